@@ -248,7 +248,7 @@ plt.show()
 # %% [markdown]
 # ## The claim
 #
-# Scores that do not tie cover k / (n + 1) on average, with k the rank of the threshold.
+# Without ties, sets cover k / (n + 1) on average, with k the rank of the threshold.
 # The sets of `LAC` are the smallest. With a threshold for each class, every class is
 # covered with probability 1 - alpha.
 

@@ -4,7 +4,7 @@
 # With a hundred rows in all, the model needs every one of them. None can be kept back
 # for calibration. The *jackknife+* fits the model once without each row, so that every
 # row is held out from one fit. *CV+* leaves out a fold at a time, and is cheaper. The
-# older jackknife looks much the same, and can fail badly.
+# older jackknife looks similar, and can fail badly.
 
 # %%
 import os
@@ -33,9 +33,10 @@ plt.rcParams.update(plotting.style())
 # %% [markdown]
 # ## Data
 #
-# First data whose law we know: 100 rows with 100 features, a linear model and normal
-# noise of variance 1. With as many features as rows, least squares goes through every
-# point, and changes a lot when a row is taken away. Another hundred rows test the sets.
+# First, data from a known distribution: 100 rows with 100 features, a linear model and
+# normal noise of variance 1. With as many features as rows, least squares goes through
+# every point, and changes a lot when a row is taken away. Another hundred rows test the
+# sets.
 
 
 # %%

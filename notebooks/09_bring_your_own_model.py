@@ -4,7 +4,7 @@
 # A score sees predictions, never models. So any model will do: calibrate with its
 # predictions for some rows that it was not trained on. Here are a scikit-learn forest,
 # a classifier, a PyTorch network, a flax network, an object with a conditional density,
-# and at the end a score of our own.
+# and finally a score of our own.
 
 # %%
 import os

@@ -2,7 +2,7 @@
 # # Covariate shift
 #
 # A model is calibrated at one place and used at another, where other inputs are common.
-# What belongs to an input, the law of y given x, is the same at both. Then *weights*
+# The distribution of y given x is the same at both. Then *weights*
 # restore the coverage: each calibration row counts by how much more likely its input is
 # at the new place. We know them, estimate them, and get them wrong.
 
@@ -182,9 +182,9 @@ for i, shift in enumerate(SHIFTS[:NOISY]):
 # ## What cannot be seen
 #
 # Weights mend a shift of the inputs and nothing else. In the last setting the targets
-# at the new place have three times the noise: the law of y given x has changed. The
-# weights are right, the effective number of rows is as before, and so are the widths.
-# Coverage is not. Only targets of the new place can show it.
+# at the new place have three times the noise: the distribution of y given x has
+# changed. The weights are right, the effective number of rows is as before, and so are
+# the widths. Coverage is not. Only targets of the new place can show it.
 
 # %%
 for name, i in [("same noise", AT_SHIFT), ("three times the noise", NOISY)]:

@@ -2,7 +2,7 @@
 # # Control what matters
 #
 # A doctor does not ask for a set that covers in nine images of ten: she asks how much
-# of the tumor is missed. *Risk control* keeps the mean of a loss at alpha at most, for
+# of the tumor is missed. *Risk control* keeps the mean of a loss at most alpha, for
 # any model: the share of labels or pixels that are missed, or another bounded loss that
 # falls as the set grows. This page does so on average and with high probability, then
 # for a model that may decline to answer, and last for the rows that somebody selects.

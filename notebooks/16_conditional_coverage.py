@@ -2,7 +2,7 @@
 # # Coverage where it matters
 #
 # Intervals that cover 90 % of all rows may cover 75 % where the noise is large, and all
-# rows where it is small. No method covers every single input for every law. But
+# rows where it is small. No method covers at every input for every distribution. But
 # coverage in regions that you name is proved, overlapping or not, and much of the rest
 # can be had in practice. This page shows six methods on one data set: what each
 # promises, and what it does along x.
@@ -31,7 +31,7 @@ plt.rcParams.update(plotting.style(**{"figure.dpi": 90}))
 # ## Data and a prediction
 #
 # The noise comes in waves: its standard deviation is 0.1 + sin(x)^2. The model has
-# learnt the mean, x / 2, and knows nothing of the noise.
+# learned the mean, x / 2, and knows nothing of the noise.
 
 
 # %%

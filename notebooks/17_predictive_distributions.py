@@ -3,8 +3,8 @@
 #
 # How many loaves must a bakery bake so that they last on 95 of 100 days? How many are
 # sold on the middle day, and how likely are more than 60? An interval does not say. A
-# calibrated distribution for each day says all of it, and is right on average for
-# every law of the sales and every model.
+# calibrated distribution for each day says all of it, and is right on average for every
+# distribution of the sales and every model.
 
 # %%
 import os
@@ -112,8 +112,8 @@ plt.show()
 # %% [markdown]
 # ## Which of the two is better?
 #
-# The CRPS is the absolute error of a distribution, in loaves. Less is better. What
-# standard error has the difference? That of a mean over days.
+# The CRPS is the absolute error of a distribution, in loaves. Less is better. The
+# standard error of the difference is that of a mean over days.
 
 # %%
 crps = {

@@ -4,7 +4,7 @@
 # A classifier says 0.9, and is right in 70 % of such cases. Isotonic regression of rows
 # that the model has not seen repairs that on average, but says 0 and 1 after a handful
 # of rows. Venn-Abers predictors give two probabilities, one of which is calibrated for
-# every number of rows; how far they are apart says how much the rows know.
+# every number of rows; the distance between them says how much the rows tell.
 
 # %%
 import os
@@ -65,8 +65,8 @@ for name, probs in {"model": new, "Venn-Abers": p}.items():
 # %% [markdown]
 # ## The pair along the score
 #
-# Isotonic regression lies between both. It is 0 at the left and 1 at the right, as if
-# nothing could happen there; the pair says how little the rows know.
+# Isotonic regression lies between the two. It is 0 at the left and 1 at the right, as
+# if nothing could happen there; the pair says how little the rows know.
 
 # %%
 grid = jnp.linspace(0, 1, 400)

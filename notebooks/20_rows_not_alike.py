@@ -4,8 +4,8 @@
 # Patients have several rows, treatments go to those who need them, studies end before
 # the event, and only the best candidates are looked at. Split conformal prediction of
 # all rows then covers less than it promises. Each design below is the same weighted
-# quantile with other weights, or other rows. Naive and right coverage are side by side,
-# at a promised 0.9.
+# quantile with other weights, or other rows. The coverage of the naive and of the right
+# sets stands side by side; 0.9 is promised.
 
 # %%
 import os
@@ -38,7 +38,7 @@ def compare(ax, names, covered):
 
 
 # %% [markdown]
-# ## Several rows a patient
+# ## Several rows for each patient
 #
 # Sick patients have two rows each, and are hard to predict; the others have twenty. The
 # pooled rows are mostly easy ones. What counts is a row of a *new* patient: with
@@ -228,7 +228,7 @@ plt.show()
 # %% [markdown]
 # ## The five best of fifty
 #
-# Who looks only at the largest predictions looks at rows whose errors are large, too.
+# If you look only at the largest predictions, you look at rows with large errors, too.
 # `selection.calibrate_selected` compares a selected row with the calibration rows that
 # would have been selected in its place.
 

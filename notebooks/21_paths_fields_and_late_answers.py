@@ -85,7 +85,7 @@ judge("one band, one width", flat(new, ALPHA))
 judge("one band, scales by step", band)
 
 # %% [markdown]
-# A threshold for each step holds nine of ten hours, and little more than half of the
+# A threshold for each step holds nine hours in ten, but little more than half of the
 # whole days. At alpha / 24 a finite set takes 239 shops, 24 / alpha - 1.
 
 # %% tags=["thumbnail"]
