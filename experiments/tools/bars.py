@@ -461,7 +461,27 @@ _WEIGHTS = (
     "plain rows are counted three to eight times as fast as when the bar was set; two "
     "words of each weight are added up without rounding"
 )
+_EPYC = "on an AMD EPYC"
 WHY = {  # a bar that is missed
+    ("kernel_speed_kernel", "10000 x 100"): "the partition of NumPy has AVX-512; with "
+    "both kept to AVX2 it is 1.18",
+    ("kernel_speed_labels", "PUNCC"): f"4.9 {_EPYC}",
+    ("metrics_speed_outliers", "PowerMartingale, 10^6 p-values"): f"0.7 {_EPYC}",
+    ("metrics_speed_metrics_avx2", "size strata, 100000 rows"): f"0.35 {_EPYC}",
+    ("proper_speed_many", "CRPS, 100000 targets among as many atoms"): "within the "
+    "noise of two shared cores: 0.72 in a run before",
+    ("predictive_speed_first", "quantile, groups"): "a program for each kind of "
+    "quantile, compiled by one core in this time",
+    ("bands", "largest"): "within the noise of two shared cores: 0.5 in a run before",
+    ("function_cost", "function of numbers"): f"13 {_EPYC}",
+    ("function_cost", "own class"): f"19.6 {_EPYC}",
+    **dict.fromkeys(
+        [(f"simulation_speed_replicates{masked}", "numpy") for masked in ("", "_avx2")],
+        f"0.71 {_EPYC}; drawing takes most of the time",
+    ),
+    ("simulation_speed_overheads", "progress and checkpoint"): "each chunk is written "
+    "to disk, and waits for it",
+    ("risk_speed_many", "numpy, sort and cumulative sum"): f"2.7 {_EPYC}",
     ("clusters", "clusters, numbers of NumPy"): "64 bits become 32 bits first",
     **{
         (f"kernel_speed_weights{masked}", row[0]): _WEIGHTS
