@@ -157,7 +157,7 @@ def _read_cell(text):
 def _read(out):
     """Returns the tables by name, and how their runs ended."""
     saved = {}
-    for path in sorted(out.glob("*/*.json")):
+    for path in sorted(out.glob("*/*.json"), key=lambda path: path.stem):
         content = json.loads(path.read_text())
         if "rows" in content:
             saved[path.stem] = content | {"experiment": path.parent.name}
