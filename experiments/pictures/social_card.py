@@ -14,7 +14,7 @@ from experiments.tools.reporting import DPI, save_figure, use_style
 SENTENCE = (
     "A model says 950;",
     "jaxcp says 610 to 1290,",
-    "and nine of ten",
+    "and on average nine of ten",
     "such intervals",
     "hold the truth.",
 )
