@@ -15,8 +15,7 @@ SENTENCE = (
     "A model says 950;",
     "jaxcp says 610 to 1290,",
     "and on average nine of ten",
-    "such intervals",
-    "hold the truth.",
+    "such intervals hold the truth.",
 )
 HALF = 340  # of an interval
 ROWS = (  # what a model says, and the truth
