@@ -470,17 +470,15 @@ WHY = {  # a bar that is missed
     ("metrics_speed_metrics_avx2", "size strata, 100000 rows"): f"0.35 {_EPYC}",
     ("proper_speed_many", "CRPS, 100000 targets among as many atoms"): "within the "
     "noise of two shared cores: 0.72 in a run before",
-    ("predictive_speed_first", "quantile, groups"): "a program for each kind of "
-    "quantile, compiled by one core in this time",
+    ("predictive_speed_first", "quantile, groups"): "1.15 in a run before",
     ("bands", "largest"): "within the noise of two shared cores: 0.5 in a run before",
     ("function_cost", "function of numbers"): f"13 {_EPYC}",
     ("function_cost", "own class"): f"19.6 {_EPYC}",
     **dict.fromkeys(
         [(f"simulation_speed_replicates{masked}", "numpy") for masked in ("", "_avx2")],
-        f"0.71 {_EPYC}; drawing takes most of the time",
+        f"0.71 {_EPYC}, with AVX2 0.59",
     ),
-    ("simulation_speed_overheads", "progress and checkpoint"): "each chunk is written "
-    "to disk, and waits for it",
+    ("simulation_speed_overheads", "progress and checkpoint"): f"0.05 {_EPYC}",
     ("risk_speed_many", "numpy, sort and cumulative sum"): f"2.7 {_EPYC}",
     ("clusters", "clusters, numbers of NumPy"): "64 bits become 32 bits first",
     **{
