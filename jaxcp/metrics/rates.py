@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names
 from jaxcp._arrays import group_codes, sums_of_groups
@@ -443,29 +443,15 @@ def units_of(
 def _means_of_clusters(
     values: Array, clusters: Array, groups: Array, num_groups: int
 ) -> Units:
-    """Returns a unit for each pair of a group and a cluster: m_j = S_j / N_j.
-
-    It stands at the last row of the pair in an order by pairs.
-    """
-    order = jnp.lexsort((clusters, groups))
+    """Returns a unit for each pair of a group and a cluster: m_j = S_j / N_j."""
+    m = len(values)
+    order = jnp.lexsort((clusters, groups))  # the rows of a pair side by side
     values, clusters, groups = values[order], clusters[order], groups[order]
-    is_new = (groups[1:] != groups[:-1]) | (clusters[1:] != clusters[:-1])
-    is_first = jnp.append(True, is_new)[: len(values)]
-    is_last = jnp.append(is_new, True)[: len(values)]
-
-    def add_earlier(step: Array, sums: tuple) -> tuple:
-        # Sums of 2^step rows up to each row, or of all since the first of its pair.
-        is_whole, total, number = sums
-        of_rows_before = jax.tree.map(lambda v: jnp.roll(v, 1 << step), sums)
-        was_whole, earlier, more = of_rows_before
-        total = jnp.where(is_whole, total, earlier + total)
-        number = jnp.where(is_whole, number, more + number)
-        return is_whole | was_whole, total, number
-
-    sums = is_first, values, jnp.ones(values.shape, int)
-    steps = len(values).bit_length()
-    _, total, number = lax.fori_loop(0, steps, add_earlier, sums)
-    return Units(quotient(total, number), jnp.where(is_last, groups, num_groups))
+    is_next = (jnp.diff(groups) != 0) | (jnp.diff(clusters) != 0)
+    pairs = jnp.cumsum(jnp.append(False, is_next))[:m]  # 0, ..., at most m - 1
+    rows = sums_of_groups(jnp.ones(m, int), pairs, m)
+    means = quotient(sums_of_groups(values, pairs, m), jnp.maximum(rows, 1))
+    return Units(means, jnp.full(m, num_groups).at[pairs].set(groups))
 
 
 def means_of(
