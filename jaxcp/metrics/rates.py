@@ -399,7 +399,7 @@ def rates_of(covered, groups, num_groups, count=None):
     return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows
 
 
-def mean_of(values: Array, clusters: Array | None, count: Count) -> Array:
+def mean_of(values: Array, clusters: Any, count: Count) -> Array:
     """Returns the mean over rows, or over clusters of the means within."""
     if clusters is None:
         return mean(values, count)

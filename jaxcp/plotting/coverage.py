@@ -464,8 +464,9 @@ def plot_group_coverage(
     if clusters is None:
         rates = rates_of_counts(np.bincount(codes, covered) / counts, counts)
     else:
-        options = {"num_groups": len(counts), "clusters": clusters}
-        rates = rates_of_table(metrics.by_group(sets, y, codes, **options))
+        k = len(counts)
+        table = metrics.by_group(sets, y, codes, num_groups=k, clusters=clusters)
+        rates = rates_of_table(table)
     names = found if names is None else names
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     return draw_groups(ax, names, counts, rates, alpha, look, legend)

@@ -105,8 +105,8 @@ def coverage(
       (0.6875, 0.3125)
     """
     everyone = np.zeros(np.shape(time), int)
-    options = {"num_groups": 1, "clusters": clusters}
-    table = by_group(sets, time, everyone, event, censoring, **options)
+    rows = sets, time, everyone, event, censoring
+    table = by_group(*rows, num_groups=1, clusters=clusters)
     return CensoredCoverage(table["coverage"][0], table["coverage_error"][0])
 
 

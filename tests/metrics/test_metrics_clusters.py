@@ -136,6 +136,10 @@ def test_few_clusters_and_none():
     assert np.isnan(found["coverage_error"][0]) and found["coverage_error"][2] == 0
     assert_allclose(found["low"], [1 / 5, np.nan, 3 / 7], rtol=1e-6)
     assert_allclose(found["high"], [1, np.nan, 1], rtol=1e-6)
+    y = np.where(group == 0, 0.5, 2.0)
+    one = metrics.by_group(sets, y, group, clusters=np.full(7, 5))
+    assert_array_equal(one["coverage"], [1, np.nan, 0])
+    assert one["clusters"].tolist() == [1, 0, 1]
     for none in (np.zeros(0), np.zeros(0, int)):
         nothing = metrics.coverage(sets[:0], np.zeros(0), clusters=none)
         assert np.isnan(nothing)
