@@ -90,7 +90,7 @@ def test_clusters_of_one_row_are_rows():
 
 def test_stated_errors_are_the_spread_over_data_sets():
     """Of 30 clusters, half of one row and half of 16, which are covered more."""
-    num_clusters, most, num_sets = 30, 16, 4000
+    num_clusters, most, num_sets = 30, 16, 2000
     ids = jnp.repeat(jnp.arange(num_clusters), most)
     m = len(ids)
 
@@ -121,7 +121,7 @@ def test_stated_errors_are_the_spread_over_data_sets():
     assert abs(squares.mean() - spread**2) < 4 * noise
     inside = (found["low"] <= true) & (true <= found["high"])
     assert 0.93 < np.mean(inside) < 0.98
-    rows = jax.jit(jax.vmap(lambda key: table(key, None)))(keys[:500])
+    rows = jax.jit(jax.vmap(lambda key: table(key, None)))(keys[:200])
     assert np.mean(rows["coverage_error"]) < 0.4 * spread
     assert np.mean(rows["coverage"]) > true + 0.05  # those with many rows count more
 
