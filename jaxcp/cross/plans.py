@@ -132,29 +132,20 @@ def folds_of_splits(folds: Any, x: PyTree, y: Any, n: int) -> np.ndarray:
     R_i = score(f_-k(i)(x_i), y_i), f_-k the fit on all rows but fold k (Barber et al.
     2021, section 3): test parts are a partition, train parts all other rows.
     """
-    fold_of_row = np.full(n, -1)
+    fold_of_row, times_left_out = np.zeros((2, n), int)
     for fold, (train, test) in enumerate(_pairs(folds, x, y, n)):
         in_train = _times_in_part(f"the train part of fold {fold}", train, n)
         in_test = _times_in_part(f"the test part of fold {fold}", test, n)
-        again = in_test + (fold_of_row >= 0) > 1
-        if (again & (in_test > 0)).any():
-            got = f"row {again.argmax()} once more in that of fold {fold}"
-            expected = "expected folds with each row in one test part"
-            raise ValueError(f"{expected}, got {got}{_OF_SPLITTERS}")
-        if (differs := in_train + in_test != 1).any():
-            row = differs.argmax()
-            where = "both" if in_train[row] and in_test[row] else "one of them twice"
-            where = where if in_train[row] or in_test[row] else "none of them"
-            raise ValueError(
-                f"expected the train part of fold {fold} as all rows but its test part, "
-                f"got row {row} in {where}{_OF_SPLITTERS}"
-            )
+        expected = f"each row once in the two parts of fold {fold}"
+        _check_once(expected, in_train + in_test)
         fold_of_row[in_test > 0] = fold
-    if (fold_of_row < 0).any():
-        row = (fold_of_row < 0).argmax()
-        expected = "expected folds with each row in one test part"
-        raise ValueError(f"{expected}, got row {row} in none{_OF_SPLITTERS}")
+        times_left_out += in_test
+    _check_once("folds that leave out each row once", times_left_out)
     return fold_of_row
+
+
+def _check_once(expected: str, times: np.ndarray) -> None:
+    _checks.check_values(lambda t: t == 1, expected, times, cure=_OF_SPLITTERS)
 
 
 def _pairs(folds: Any, x: PyTree, y: Any, n: int) -> list[tuple[Any, Any]]:
@@ -163,9 +154,8 @@ def _pairs(folds: Any, x: PyTree, y: Any, n: int) -> list[tuple[Any, Any]]:
         pairs = [*folds]
         if _are_pairs(pairs):
             return pairs
-        raise ValueError(
-            f"expected folds as pairs (train, test) of row numbers, got {pairs[0]!r:.50}"
-        )
+        expected = "expected folds as pairs (train, test) of row numbers"
+        raise ValueError(f"{expected}, got {pairs[0]!r:.50}")
     if not is_concrete(x, y):
         raise ValueError("expected x and y with values for a splitter, got traced ones")
     # Of inputs in several parts a splitter would not see how many rows there are.

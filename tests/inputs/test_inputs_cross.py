@@ -203,24 +203,24 @@ WRONG = {
     ),
     "a splitter of the past": (
         lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=TimeSeriesSplit(3)),
-        "train part of fold 0 as all rows but its test part, got row 5 in none of them; "
-        ".*TimeSeriesSplit fits on the past alone, which is no cross-validation",
+        "each row once in the two parts of fold 0, got 0 at 5; .*"
+        "TimeSeriesSplit fits on the past alone, which is no cross-validation",
     ),
     "a splitter that draws rows again": (
         lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=RepeatedKFold()),
-        r"each row in one test part, got row \d once more in that of fold .*; CV\+ is",
+        r"folds that leave out each row once, got 10 at 0; CV\+ is",
     ),
     "pairs that leave rows out": (
         lambda: jaxcp.cv_plus(
             KEY, RIDGE, ABSOLUTE, X2, X, folds=[*KFold(3).split(X)][1:]
         ),
-        r"each row in one test part, got row 0 in none; CV\+ is",
+        r"folds that leave out each row once, got 0 at 0; CV\+ is",
     ),
     "a train part with its test rows": (
         lambda: jaxcp.cv_plus(
             KEY, RIDGE, ABSOLUTE, X2, X, folds=[(range(9), [0]), ([0], range(1, 9))]
         ),
-        "train part of fold 0 as all rows but its test part, got row 0 in both; CV",
+        "each row once in the two parts of fold 0, got 2 at 0; CV",
     ),
     "row numbers beyond": (
         lambda: jaxcp.cv_plus(
