@@ -236,7 +236,12 @@ def cluster_codes(clusters, mask=None, name="clusters"):
     return np.array([number[v] for v in flat], np.int32).reshape(values.shape)
 
 
-def _check_one_column(groups, name="groups"):
+def _check_one_column(groups: Any, name: str = "groups") -> None:
+    if isinstance(groups, str):
+        raise ValueError(
+            f"expected {name} of shape (n,), got {groups!r}; give the column itself, "
+            f"such as frame[{groups!r}]"
+        )
     columns = getattr(groups, "columns", ())
     if len(columns) > 1:
         raise ValueError(

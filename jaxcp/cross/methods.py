@@ -171,6 +171,7 @@ def _fit_together(key, learner, x, y, weights, left_out, batch_size):
     return fits, left_out.of_rows(fits, x)
 
 
+@_checks.without_alpha
 def cross_conformal(
     key: Array,
     learner: AnyLearner,
@@ -256,6 +257,7 @@ def cross_conformal(
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
+@_checks.without_alpha
 def jackknife_plus(
     key: Array,
     learner: AnyLearner,
@@ -368,6 +370,7 @@ def jackknife_plus(
     return carry_out(plan, key, learner, score, rows, *known, codes)
 
 
+@_checks.without_alpha
 def cv_plus(
     key: Array,
     learner: AnyLearner,
@@ -513,6 +516,7 @@ def _partition_by(key, folds, num_folds):
     return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
 
 
+@_checks.without_alpha
 def jackknife_plus_after_bootstrap(
     key: Array,
     learner: AnyLearner,
@@ -587,6 +591,7 @@ def jackknife_plus_after_bootstrap(
     return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
 
+@_checks.without_alpha
 def enbpi(
     key: Array,
     learner: AnyLearner,
@@ -691,6 +696,7 @@ class OneFit:
     params: PyTree
 
 
+@_checks.without_alpha
 def split_conformal_fit(
     key: Array,
     learner: AnyLearner,

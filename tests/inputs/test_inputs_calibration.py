@@ -148,7 +148,7 @@ WRONG = {
     "negative means": (calibrate(Gamma(), X - 2, X), "preds > 0, got -1.0 at 0"),
     "outputs unlike targets": (
         points(P),
-        r"prediction of shape \(\), got \(3,\)",
+        r"preds of shape \(n,\) like y, got \(9, 3\); CQR takes",
     ),
     "negative test weights": (
         lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X).p_values(
@@ -167,7 +167,7 @@ WRONG = {
     ),
     "text": (
         points(y=["a"] * 9),
-        r"y as numbers, got text \(a\); .*classes=model.classes_.* numpy.unique",
+        r"y as numbers, got text \(a\); .*classes=model.classes_.*index\(name\)",
     ),
     "a sparse array": (
         points(y=scipy.sparse.csr_array(np.ones((9, 1)))),

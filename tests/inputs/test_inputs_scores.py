@@ -103,11 +103,11 @@ WRONG = {
     "a column": (calibrate(LAC(), P, Y[:, None]), r"y of shape \(n,\), got \(9, 1\)"),
     "labels as text": (
         calibrate(LAC(), P, np.array(["cat", "dog", "cow"] * 3)),
-        r"y as numbers, got text \(cat\); .*classes=model.classes_.* numpy.unique",
+        r"y as numbers, got text \(cat\); .*classes=model.classes_.*index\(name\)",
     ),
     "labels as objects": (
         calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3)),
-        r"y as numbers, got text \(cat\); .*classes=model.classes_.* numpy.unique",
+        r"y as numbers, got text \(cat\); .*classes=model.classes_.*index\(name\)",
     ),
     "labels as categories": (
         calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3, dtype="category")),
