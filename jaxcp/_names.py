@@ -213,7 +213,8 @@ def as_groups(groups, num_groups, group_names, mask=None):
 
 def group_codes(names, groups, mask=None, cure=""):
     """Returns groups by name as 0, ..., g - 1, after checks."""
-    _check_one_column(groups)
+    if not isinstance(groups, str):  # of one example
+        _check_one_column(groups)
     return codes(names, "groups", groups, "the group_names", mask, cure)
 
 

@@ -315,6 +315,7 @@ def _effects(control, treatment, y, treated):
     return Interval(lower, upper)
 
 
+@_checks.without_alpha
 def calibrate_effect(
     score: Score,
     preds: PyTree,

@@ -275,7 +275,7 @@ def plot_label_sets(
     ax.set_yticks([])
     if images is not None:
         _draw_images(ax, _axes.as_numbers("images", images), m)
-    ax.set_xlim(0 if images is None else -1.2, k)
+    ax.set_xlim(0 if images is None else -1.2, max(k, 1))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if names is not None:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
@@ -243,6 +244,18 @@ WRONG = {
             lambda x: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, x, X, folds=KFold(3)).scores
         )(X2),
         "x and y with values for a splitter, got traced ones",
+    ),
+    "a matrix of labels": (
+        cross(
+            learner=learners.Estimator(LogisticRegression()),
+            score=scores.MultiLabel(),
+            y=np.asarray(X2 > 2, int),
+        ),
+        r"y of shape \(n,\), got \(9, 2\); .* say predict=lambda .*p\[:, 1\] for p in",
+    ),
+    "fits that are done": (
+        lambda: learners.Estimator(LogisticRegression()).resume(CROSS.fits),
+        "fits of a FitError, got Fits; those of a result, cp.fits, are all done",
     ),
     "a missing fold": (
         lambda: jaxcp.cv_plus(

@@ -101,6 +101,14 @@ WRONG = {
         r"uniforms of shape \(n,\), got \(9, 3\)",
     ),
     "a column": (calibrate(LAC(), P, Y[:, None]), r"y of shape \(n,\), got \(9, 1\)"),
+    "one-hot labels": (
+        calibrate(LAC(), P, jnp.eye(3)[Y]),
+        r"labels y of shape \(n,\), got \(9, 3\); y.argmax\(axis=1\) are those of",
+    ),
+    "pairs of probabilities of several labels": (
+        calibrate(MultiLabel(), [P[:, :2], P[:, :2]], X2 > 2),
+        r"preds as one array, got .*; numpy.stack\(\[p\[:, 1\] for p in preds\], 1\)",
+    ),
     "labels as text": (
         calibrate(LAC(), P, np.array(["cat", "dog", "cow"] * 3)),
         r"y as numbers, got text \(cat\); .*classes=model.classes_.*index\(name\)",
