@@ -199,8 +199,8 @@ class Estimator:
         labels: Any = np.asarray(y)
         if labels.ndim == 2 and labels.shape[1] > 1:
             raise ValueError(
-                f"expected y of shape (n,), got {labels.shape}; of several labels each "
-                "say predict=lambda model, x: numpy.stack([p[:, 1] for p in "
+                f"expected y of shape (n,), got {labels.shape}; for several labels a row "
+                "predict=lambda model, x: numpy.stack([p[:, 1] for p in "
                 "model.predict_proba(x)], 1)"
             )
         _checks.check_vectors(y=labels)

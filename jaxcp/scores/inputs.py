@@ -56,6 +56,7 @@ class Input(NamedTuple):
 _OF_PAIRS = (
     "; CQR takes (lower, upper), Normalized (mu, sigma), and preds[:, 0] is one column"
 )
+_OF_SEVERAL = "; of pairs (n, 2) numpy.stack([p[:, 1] for p in preds], 1) is one"
 _OF_ONE_HOT = "; y.argmax(axis=1) are those of one-hot rows"
 _ANYTHING = Input("any arrays", lambda preds, y, mask: None)
 
@@ -291,7 +292,7 @@ def multilabel(*, bounded: bool = True) -> Input:
     """
 
     def check(p, y, mask):
-        _check_one(p, "; numpy.stack([p[:, 1] for p in preds], 1) is, of pairs (n, 2)")
+        _check_one(p, _OF_SEVERAL)
         if bounded:
             expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
             cure = "; heat of any range: scores.MultiLabel(bounded=False)"

@@ -275,6 +275,12 @@ def test_clip_and_json_are_those_of_sets(tmp_path):
         dates.export(tmp_path)
 
 
+def test_the_promise_of_a_level_that_is_not_known_has_no_number():
+    cp = jaxcp.calibrate(scores.Absolute(), np.zeros(9), np.arange(9.0))
+    shapes = jax.eval_shape(cp.at, 0.1)
+    assert shapes.promise == cp.at(0.1).promise.replace("0.1", "alpha")
+
+
 def test_models_are_not_exported(tmp_path):
     x, y = CASES["absolute"].batch(50)
     cp = jaxcp.split_conformal(lambda _, x: x, None, scores.Absolute(), x, y)

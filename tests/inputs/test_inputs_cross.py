@@ -251,7 +251,7 @@ WRONG = {
             score=scores.MultiLabel(),
             y=np.asarray(X2 > 2, int),
         ),
-        r"y of shape \(n,\), got \(9, 2\); .* say predict=lambda .*p\[:, 1\] for p in",
+        r"y of shape \(n,\), got \(9, 2\); .* predict=lambda .*p\[:, 1\] for p in",
     ),
     "fits that are done": (
         lambda: learners.Estimator(LogisticRegression()).resume(CROSS.fits),
