@@ -234,8 +234,9 @@ def check_key(key: Any) -> None:
 def check_scalars(**named: Any) -> None:
     """Raises ValueError unless each value is one number."""
     for name, value in named.items():
-        value = np.timedelta64(value) if isinstance(value, timedelta) else value
-        cure = in_units(name, getattr(value, "dtype", None))
+        is_duration = isinstance(value, timedelta)
+        typed = np.timedelta64(value) if is_duration else value
+        cure = in_units(name, getattr(typed, "dtype", None))
         if cure or not (isinstance(value, Real) or hasattr(value, "dtype")):
             raise ValueError(f"expected {name} as a number, got {value!r}{cure}")
         if shape := jnp.shape(value):

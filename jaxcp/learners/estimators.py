@@ -199,7 +199,7 @@ class Estimator:
         labels: Any = np.asarray(y)
         if labels.ndim == 2 and labels.shape[1] > 1:
             raise ValueError(
-                f"expected y of shape (n,), got {labels.shape}; for several labels give "
+                f"expected y of shape (n,), got {labels.shape}; of several labels give "
                 "predict=lambda model, x: numpy.stack([p[:, 1] for p in "
                 "model.predict_proba(x)], 1)"
             )

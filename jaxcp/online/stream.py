@@ -452,7 +452,8 @@ def _one_example(method, state, pred, y, alpha):
     _checks.check_given(pred=pred)
     _check_state(method, state)
     rank = method.rank(delayed.learned(state), alpha)
-    inputs.check(method.score, *_as_batch((pred, y)), missing=_MISSING)
+    preds, targets = _as_batch((pred, y))
+    inputs.check(method.score, preds, targets, missing=_MISSING)
     return pred, y, rank
 
 
