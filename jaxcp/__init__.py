@@ -49,6 +49,7 @@ from jaxcp.calibration import (
     split_conformal,
 )
 from jaxcp.certificates.laws import coverage_law
+from jaxcp.checking.elsewhere import absent as _absent
 from jaxcp.cross import (
     CrossCalibration,
     CrossConformal,
@@ -94,10 +95,13 @@ from jaxcp.volumes import volume
 __version__ = "0.3.0"
 
 
+_says = _absent("jaxcp")
+
+
 def __getattr__(name: str) -> ModuleType:
     if name == "models":  # imports flax, which takes as long as jax
         return import_module("jaxcp.models")
-    raise AttributeError(f"module 'jaxcp' has no attribute {name!r}")
+    return _says(name)
 
 
 # fmt: off

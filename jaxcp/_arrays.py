@@ -24,7 +24,8 @@ _MANY = 2**13  # rows whose digits tell those of all
 _CODING = "numpy.unique(text, return_inverse=True)[1] codes it as 0, 1, ..."
 _CURES_OF_TEXT = {
     "y": "scores of labels take them by name, calibrate(..., classes=model.classes_) "
-    f"or Estimator(model, predict=..., classes=...), and {_CODING}",
+    "or Estimator(model, predict=..., classes=...), elsewhere, as in online.run, "
+    "[*model.classes_].index(name) codes one as 0, 1, ...",
     "preds": "scores of labels take model.predict_proba(x), not predict(x)",
     **dict.fromkeys(("treated", "event", "mask"), 'flags are column == "its name"'),
     **dict.fromkeys(("time", "weights", "test_weights"), "astype(float) reads numbers"),
@@ -142,7 +143,7 @@ def is_array_like(x: Any) -> bool:
 
 
 def _is_known(x):
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct):
         return False
     return not isinstance(x, Array) or x.is_fully_addressable
 
@@ -214,7 +215,17 @@ def _described(name, x):
         return f"text{example}; {_CURES_OF_TEXT.get(name, _CODING)}"
     is_iterator = x.ndim == 0 and isinstance(x.item(), Iterator)
     kind = type(x.item()).__name__ if x.ndim == 0 else x.dtype
-    return f"{kind}{_BATCHES}" if is_iterator else kind
+    if is_iterator:
+        return f"{kind}{_BATCHES}"
+    return f"{kind}{in_units(name, x.dtype)}"
+
+
+def in_units(name: str, dtype: Any) -> str:
+    """Returns how durations and dates become numbers; nothing for other types."""
+    if (kind := getattr(dtype, "kind", None)) not in ("m", "M"):
+        return ""
+    numbers = name if kind == "m" else f"({name} - pandas.Timestamp(2026, 1, 1))"
+    return f"; {numbers} / pandas.Timedelta(hours=1) gives hours"
 
 
 def count_rows(x: Array, mask: Array | None = None) -> int | Array:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_array, as_arrays, as_groups, as_numpy, is_concrete
+from jaxcp._arrays import (
+    as_array,
+    as_arrays,
+    as_groups,
+    as_numpy,
+    in_units,
+    is_concrete,
+)
 from jaxcp._numbers import as_float
 from jaxcp._tree import check_process
 from jaxcp.typing import ArrayLike, PyTree
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _FEW = 2**15  # numbers that are copied sooner than a program is compiled for them
 
 
@@ -224,8 +234,11 @@ def check_key(key: Any) -> None:
 def check_scalars(**named: Any) -> None:
     """Raises ValueError unless each value is one number."""
     for name, value in named.items():
-        if not (isinstance(value, Real) or hasattr(value, "dtype")):
-            raise ValueError(f"expected {name} as a number, got {value!r}")
+        is_duration = isinstance(value, timedelta)
+        typed = np.timedelta64(value) if is_duration else value
+        cure = in_units(name, getattr(typed, "dtype", None))
+        if cure or not (isinstance(value, Real) or hasattr(value, "dtype")):
+            raise ValueError(f"expected {name} as a number, got {value!r}{cure}")
         if shape := jnp.shape(value):
             raise ValueError(f"expected {name} of shape (), got {shape}; use jax.vmap")
 
@@ -286,6 +299,21 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
     """Raises ValueError unless the shapes are the same."""
     if expected != got:
         raise ValueError(f"expected {name} of shape {expected}, got {got}")
+
+
+def without_alpha(verb: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Returns a verb that says where alpha goes, if it is given one."""
+
+    @functools.wraps(verb)
+    def checked(*args: _P.args, **options: _P.kwargs) -> _R:
+        if "alpha" in options:
+            raise TypeError(
+                f"expected {verb.__name__} without alpha, got {options['alpha']!r}; it "
+                "goes into the call for sets, cp(preds, alpha=0.1)"
+            )
+        return verb(*args, **options)
+
+    return checked
 
 
 def with_alpha(call: Any) -> Any:
@@ -398,6 +426,13 @@ def _listed(tree, rows):
     return f"; a list of {rows} arrays means {rows} outputs: make rows by jnp.stack"
 
 
+def _of_a_scalar(name: str) -> str:
+    """Returns a cure for one value in place of rows: the rows, or one of them."""
+    if name in ("groups", "weights", "test_weights"):
+        return "; numpy.full(n, value) gives it to n rows"
+    return "; [value] is one row"
+
+
 def _leading(name, tree):
     leaves = jax.tree.leaves(tree)
     if not leaves:
@@ -405,7 +440,7 @@ def _leading(name, tree):
     shapes = [jnp.shape(leaf) for leaf in leaves]
     if not all(shapes):
         listed = _listed(tree, len(leaves))
-        listed = listed or "; numpy.full(n, value) gives it to n rows"
+        listed = listed or _of_a_scalar(name)
         raise ValueError(f"expected {name} with a leading axis, got a scalar{listed}")
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:

@@ -213,7 +213,8 @@ def as_groups(groups, num_groups, group_names, mask=None):
 
 def group_codes(names, groups, mask=None, cure=""):
     """Returns groups by name as 0, ..., g - 1, after checks."""
-    _check_one_column(groups)
+    if not isinstance(groups, str):  # of one example
+        _check_one_column(groups)
     return codes(names, "groups", groups, "the group_names", mask, cure)
 
 
@@ -236,7 +237,12 @@ def cluster_codes(clusters, mask=None, name="clusters"):
     return np.array([number[v] for v in flat], np.int32).reshape(values.shape)
 
 
-def _check_one_column(groups, name="groups"):
+def _check_one_column(groups: Any, name: str = "groups") -> None:
+    if isinstance(groups, str):
+        raise ValueError(
+            f"expected {name} of shape (n,), got {groups!r}; give the column itself, "
+            f"such as frame[{groups!r}]"
+        )
     columns = getattr(groups, "columns", ())
     if len(columns) > 1:
         raise ValueError(

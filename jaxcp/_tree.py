@@ -344,8 +344,13 @@ def _shown(value):
         start, end = "[]" if isinstance(value, list) else "()"
         end = "," + end if type(value) is tuple and len(value) == 1 else end
         return f"{start}{', '.join(map(_shown, value))}{end}"
-    if hasattr(value, "dtype") and value.size > _FEW:
+    if isinstance(value, jax.Array | np.ndarray) and value.size > _FEW:
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if _kind(type(value)) == _FOREIGN and (leaves := jax.tree.leaves(value)):
+        numbers = sum(map(np.size, leaves))
+        if numbers > _FEW:  # as of a network, whose own repr prints them all
+            kind = type(value).__name__
+            return f"{kind}({len(leaves)} arrays of {numbers:,} numbers)"
     return repr(value)
 
 

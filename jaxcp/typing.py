@@ -21,7 +21,7 @@ __all__ = [
     "HasShapes", "HasSize", "HasSoftSize", "HasSteps", "HasWidths", "Increasing",
     "LabelScore", "Learner", "LeavesOneOut", "Martingale", "MayBeEmpty",
     "MemorylessMartingale", "Number", "Online", "Predict", "PyTree", "Score",
-    "Scorecaster", "Set",
+    "Scorecaster", "Set", "Splitter",
 ]
 # fmt: on
 __dir__ = __all__.copy
@@ -104,6 +104,18 @@ class LeavesOneOut(Learner, Protocol):
 
     def leave_one_out(self, x: PyTree, y: Array) -> PyTree:
         """Returns the parameters of the refits, stacked: the i-th without row i."""
+
+
+@runtime_checkable
+class Splitter(Protocol):
+    """What parts rows into folds, such as the splitters of scikit-learn.
+
+    See also:
+      cv_plus
+    """
+
+    def split(self, x: Any, y: Any) -> Iterable[tuple[Any, Any]]:
+        """Returns pairs (train, test) of row numbers or flags, one a fold."""
 
 
 @runtime_checkable

@@ -107,6 +107,7 @@ class SplitConformal(Calibrated):
         return dataclasses.replace(self, calibration=self.calibration.latest(n))
 
 
+@_checks.without_alpha
 def split_conformal(
     predict: Predict,
     params: PyTree,
@@ -211,6 +212,7 @@ def predicted(predict: Predict, params: PyTree, x: PyTree) -> PyTree:
     return predictions(predict, params, x)
 
 
+@_checks.without_alpha
 def calibrate(
     score: Score,
     preds: PyTree = None,
@@ -325,6 +327,7 @@ def calibrate(
     return taking.clustered(by_batches(of_rows, batches, **rows), clusters)
 
 
+@_checks.without_alpha
 def calibrate_groups(
     score: Score,
     preds: PyTree = None,
@@ -486,7 +489,12 @@ def _by_label(score, classes, label_groups, rare, preds, y, weights=None, mask=N
     """
     held, shapes = scored(score, preds, y, weights, mask, classes=classes)
     k = num_labels(score, _checks.rows(preds=preds))
-    _checks.check_shape("label_groups", (k,), label_groups.shape)
+    if label_groups.shape != (k,):
+        raise ValueError(
+            f"expected label_groups of shape {(k,)}, one a column of preds, got "
+            f"{label_groups.shape}; group_classes(..., num_classes={k}) has those of "
+            "classes without rows"
+        )
     g = int(label_groups.max(initial=-1)) + 1
     of_label = jnp.asarray(np.where(label_groups < 0, g, label_groups))
     groups = at_labels(of_label, _checks.rows(y=coded(classes, y, mask)))

@@ -189,6 +189,7 @@ def _duals_of(rule, fits, preds, y, context):
     return rule._each(one, context, *widened((preds, y)))
 
 
+@_checks.without_alpha
 def calibrate_conditional(
     score: Score,
     preds: PyTree,

@@ -18,6 +18,7 @@ from jaxcp.calibration.rule import Thresholds
 
 _BYTES = 2**26  # of a block of rows that lie in a file
 _AT_ONCE = "calibrate(..., clusters=ids) takes those of all rows, also of batches"
+_OF_GROUPS = "; calibrate_groups takes groups"
 _HEAD = 48  # bytes before large columns, which then start where jax needs no copy
 _Calibration = TypeVar("_Calibration", bound=Thresholds)
 
@@ -63,6 +64,8 @@ def join(calibrations: Iterable[_Calibration]) -> _Calibration:
       >>> jaxcp.join(parts).quantile(0.2)
       Array(8., dtype=float32)
     """
+    cure = "; write join([first, second])"
+    _checks.check_kind("calibrations in a list", calibrations, Iterable, cure)
     return _joined(calibrations, "calibrations")
 
 
@@ -133,15 +136,27 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
             return one(**rows)
         batches = _blocks(leaves, partial(jax.tree.unflatten, structure))
     # No loop over batches: its variable would hold one while the next is made.
-    return _joined(map(partial(_of_batch, one, name), count(), batches), name)
+    take = partial(_of_batch, one, name, tuple(rows))
+    return _joined(map(take, count(), batches), name)
 
 
-def _of_batch(one, name, number, batch):
+def _of_batch(
+    one: Callable[..., Any],
+    name: str,
+    columns: tuple[str, ...],
+    number: int,
+    batch: Any,
+) -> Any:
     """Returns the calibration of one batch; errors say which it is."""
     try:
         if isinstance(batch, Mapping):
             if "clusters" in batch:
                 raise ValueError(f"expected batches without clusters; {_AT_ONCE}")
+            if unknown := [str(key) for key in batch if key not in columns]:
+                raise ValueError(
+                    f"expected a mapping with {', '.join(columns)}, got "
+                    f"{', '.join(unknown)}{_OF_GROUPS * ('groups' in unknown)}"
+                )
             return one(**batch)
         if isinstance(batch, tuple | list) and len(batch) == 2:
             return one(*batch)

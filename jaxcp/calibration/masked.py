@@ -206,6 +206,7 @@ class MaskedCalibration:
         return jax.tree.map(lambda *v: jnp.concatenate(v), *parts)
 
 
+@_checks.without_alpha
 def calibrate_masked(
     predict: Predict,
     params: PyTree,

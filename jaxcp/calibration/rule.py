@@ -141,8 +141,9 @@ class Thresholds(Scored):
             return rank if u is None else (rank, alpha_as_float(as_alpha(alpha)))
         if "delta" not in self._reads["rank"]:
             raise ValueError(
-                f"expected delta=None for {kind}, whose coverage has no known law, got "
-                f"{delta}; leave it out, or write rank(alpha, delta)"
+                f"expected delta=None for {kind}, whose coverage has no known law, as "
+                f"with weights, got {delta}; leave it out, or in a rule of your own "
+                "write rank(alpha, delta)"
             )
         rank_of: Any = self.rank
         return rank_of(alpha, delta=delta)

@@ -157,6 +157,7 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
     return e / (1 + (gamma - 1) * (1 - e)), gamma * e / (1 + (gamma - 1) * e)
 
 
+@_checks.without_alpha
 def calibrate_outcome(
     score: Score,
     preds: PyTree,
@@ -314,6 +315,7 @@ def _effects(control, treatment, y, treated):
     return Interval(lower, upper)
 
 
+@_checks.without_alpha
 def calibrate_effect(
     score: Score,
     preds: PyTree,

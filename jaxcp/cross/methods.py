@@ -37,6 +37,7 @@ from jaxcp.typing import (
     LeavesOneOut,
     PyTree,
     Score,
+    Splitter,
 )
 
 _LOST = (
@@ -170,6 +171,7 @@ def _fit_together(key, learner, x, y, weights, left_out, batch_size):
     return fits, left_out.of_rows(fits, x)
 
 
+@_checks.without_alpha
 def cross_conformal(
     key: Array,
     learner: AnyLearner,
@@ -255,6 +257,7 @@ def cross_conformal(
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
+@_checks.without_alpha
 def jackknife_plus(
     key: Array,
     learner: AnyLearner,
@@ -367,6 +370,7 @@ def jackknife_plus(
     return carry_out(plan, key, learner, score, rows, *known, codes)
 
 
+@_checks.without_alpha
 def cv_plus(
     key: Array,
     learner: AnyLearner,
@@ -375,7 +379,7 @@ def cv_plus(
     y: ArrayLike,
     *,
     num_folds: int | None = None,
-    folds: ArrayLike | None = None,
+    folds: ArrayLike | Splitter | Iterable[tuple[ArrayLike, ArrayLike]] | None = None,
     groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
@@ -392,7 +396,9 @@ def cv_plus(
       num_folds: Number of folds K of a random partition, from 2 to n; their sizes
         differ by at most one. The theorem is for equal ones: n a multiple of K.
       folds: A given partition instead: the fold of each row, shape (n,), int in 0, ...,
-        K - 1 or a name, such as its group. Traced folds need `num_folds`, too.
+        K - 1 or a name, such as its group; or a splitter with `split(x, y)`, as of
+        scikit-learn; or its K pairs (train, test) of row numbers, as of a splitter that
+        needs groups. Traced folds need `num_folds`, too.
       groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
@@ -404,7 +410,9 @@ def cv_plus(
 
     Raises:
       ValueError: as `cross_conformal`, if `num_folds` is not in 2, ..., n, `num_folds`
-        and `folds` are both missing, or a fold is empty.
+        and `folds` are both missing, or a fold is empty. Of a splitter, or of pairs, if
+        test parts overlap or leave rows out (`ShuffleSplit`, `TimeSeriesSplit`), or a
+        train part is not all rows but those of its test part.
 
     Guarantee:
       1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1)) for folds of one
@@ -440,14 +448,19 @@ def cv_plus(
         counts = resampling.check_folds(len(rows.y), cast(int, num_folds))
         key_fits, weights, own = _partition(key, *counts)
     else:
-        given = _given_folds(folds, len(rows.y), num_folds)
+        given = _given_folds(folds, rows, num_folds)
         key_fits, weights, own = _partition_by(key, *given)
     plan = Plan(weights, plans.OwnFit(own, len(weights)), batch_size, check)
     return carry_out(plan, key_fits, learner, score, rows, calibration_weights)
 
 
-def _given_folds(folds, n, num_folds):
+def _given_folds(
+    folds: Any, rows: Rows, num_folds: int | None
+) -> tuple[ArrayLike, int]:
     """Returns the fold of each row of a given partition, and their number K."""
+    n = len(rows.y)
+    if plans.are_splits(folds):
+        folds = plans.folds_of_splits(folds, rows.x, rows.given, n)
     folds = _checks.rows(folds=_checks.vector(_numbered(folds, n)))
     _checks.check_shape("folds", (n,), folds.shape)
     if num_folds is None:
@@ -467,7 +480,7 @@ def _given_folds(folds, n, num_folds):
     return folds, int(num_folds)
 
 
-def _numbered(folds, n):
+def _numbered(folds: Any, n: int) -> Any:
     """Returns folds by name as 0, ..., K - 1, in the order of their rows."""
     if folds is None or isinstance(folds, Array) or not is_concrete(folds):
         return folds
@@ -482,9 +495,8 @@ def _numbered(folds, n):
         pass
     kind = f"{type(folds).__name__} of shape {values.shape}"
     raise ValueError(
-        f"expected folds as the fold of each row, shape {(n,)}, got {kind}; for those "
-        "of a splitter: for j, (_, rows) in enumerate(splitter.split(x)): folds[rows] "
-        "= j"
+        f"expected folds as the fold of each row, shape {(n,)}, a splitter, or a list "
+        f"of pairs (train, test) of row numbers, got {kind}"
     )
 
 
@@ -504,6 +516,7 @@ def _partition_by(key, folds, num_folds):
     return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
 
 
+@_checks.without_alpha
 def jackknife_plus_after_bootstrap(
     key: Array,
     learner: AnyLearner,
@@ -578,6 +591,7 @@ def jackknife_plus_after_bootstrap(
     return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
 
+@_checks.without_alpha
 def enbpi(
     key: Array,
     learner: AnyLearner,
@@ -682,6 +696,7 @@ class OneFit:
     params: PyTree
 
 
+@_checks.without_alpha
 def split_conformal_fit(
     key: Array,
     learner: AnyLearner,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -13,14 +13,14 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
-from jaxcp._arrays import as_arrays, is_concrete
+from jaxcp._arrays import as_arrays, as_numpy, is_concrete
 from jaxcp._batching import map_blocks, map_evenly
 from jaxcp._numbers import as_float, mean
 from jaxcp._tree import jit, pytree, static
 from jaxcp.learners import general
-from jaxcp.learners._hosting import ModelFits, keeping
+from jaxcp.learners._hosting import ModelFits, as_rows, keeping
 from jaxcp.quantiles.selection import kth_smallest
-from jaxcp.typing import FitsOnHost, Learner, PyTree
+from jaxcp.typing import FitsOnHost, Learner, PyTree, Splitter
 
 Aggregation = str | Callable[[Array, Array], Array]
 
@@ -96,6 +96,92 @@ def _check_whole(held, codes, mask):
             f"without fit {split.argmax()}; resampling.group_k_fold(key, ids, "
             "num_folds) == 0 leaves out whole ones"
         )
+
+
+_OF_SPLITTERS = (
+    "; CV+ is proved for a partition, each row left out by one fit on all other rows: "
+    "ShuffleSplit and RepeatedKFold leave rows out again, TimeSeriesSplit fits on the "
+    "past alone, which is no cross-validation; cross_conformal takes the weights of "
+    "any fits, without this proof"
+)
+
+
+def are_splits(folds: Any) -> bool:
+    """Returns whether folds are a splitter, or pairs (train, test) of row numbers."""
+    _checks.check_given(folds=folds)
+    return _is_splitter(folds) or _are_pairs(folds)
+
+
+def _is_splitter(folds: Any) -> bool:
+    is_array = isinstance(folds, str | bytes) or hasattr(folds, "shape")
+    return not is_array and isinstance(folds, Splitter)  # arrays of torch can split
+
+
+def _are_pairs(folds: Any) -> bool:
+    if isinstance(folds, Iterator):
+        return True
+    return isinstance(folds, list | tuple) and all(
+        isinstance(pair, list | tuple) and [*map(np.ndim, pair)] == [1, 1]
+        for pair in folds
+    )
+
+
+def folds_of_splits(folds: Any, x: PyTree, y: Any, n: int) -> np.ndarray:
+    """Returns the fold of each row, (n,), of a splitter or of (train, test) pairs.
+
+    R_i = score(f_-k(i)(x_i), y_i), f_-k the fit on all rows but fold k (Barber et al.
+    2021, section 3): test parts are a partition, train parts all other rows.
+    """
+    fold_of_row, times_left_out = np.zeros((2, n), int)
+    for fold, (train, test) in enumerate(_pairs(folds, x, y, n)):
+        in_train = _times_in_part(f"the train part of fold {fold}", train, n)
+        in_test = _times_in_part(f"the test part of fold {fold}", test, n)
+        expected = f"each row once in the two parts of fold {fold}"
+        _check_once(expected, in_train + in_test)
+        fold_of_row[in_test > 0] = fold
+        times_left_out += in_test
+    _check_once("folds that leave out each row once", times_left_out)
+    return fold_of_row
+
+
+def _check_once(expected: str, times: np.ndarray) -> None:
+    _checks.check_values(lambda t: t == 1, expected, times, cure=_OF_SPLITTERS)
+
+
+def _pairs(folds: Any, x: PyTree, y: Any, n: int) -> list[tuple[Any, Any]]:
+    """Returns the (train, test) pairs of a splitter, or of those that are given."""
+    if not _is_splitter(folds):
+        pairs = [*folds]
+        if _are_pairs(pairs):
+            return pairs
+        expected = "expected folds as pairs (train, test) of row numbers"
+        raise ValueError(f"{expected}, got {pairs[0]!r:.50}")
+    if not is_concrete(x, y):
+        raise ValueError("expected x and y with values for a splitter, got traced ones")
+    # Of inputs in several parts a splitter would not see how many rows there are.
+    inputs = np.zeros((n, 1)) if isinstance(x, dict | tuple) else as_rows(x)
+    try:
+        return [*folds.split(inputs, as_rows(y))]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"expected folds as a splitter of x and y, got {type(folds).__name__}: "
+            f"{error}; of one that needs groups give the pairs, "
+            "folds=[*splitter.split(x, y, groups)]"
+        ) from error
+
+
+def _times_in_part(name: str, part: Any, n: int) -> np.ndarray:
+    """Returns how often a part of a split has each row, (n,), by numbers or flags."""
+    rows = as_numpy(name, part)
+    rows = rows if rows.size else rows.astype(int)
+    if rows.ndim != 1 or rows.dtype.kind not in "biu":
+        got = f"{rows.dtype} of shape {rows.shape}"
+        raise ValueError(f"expected {name} as row numbers, got {got}")
+    if rows.dtype == bool:
+        _checks.check_shape(name, (n,), rows.shape)
+        return rows.astype(int)
+    _checks.check_labels(name, rows, n)
+    return np.bincount(rows, minlength=n)
 
 
 def num_equal_folds(left_out: OwnFit | Ensemble, num_rows: int) -> int:

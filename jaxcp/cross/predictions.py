@@ -663,6 +663,7 @@ class CrossConformal(Calibrated):
         return self.calibration, source, x, *self.calibration.level_and_context(*known)
 
 
+@_checks.without_alpha
 def cross_calibrate(
     score: Score,
     preds: PyTree,

@@ -341,6 +341,7 @@ class DiscretizedConformal(fitting.Levels):
         _checks.check_like_rows("x_new", x_new, _checks.shapes_of_rows(self.x))
 
 
+@_checks.without_alpha
 def discretized_conformal(
     key: Array,
     learner: Learner,

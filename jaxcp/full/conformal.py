@@ -270,6 +270,7 @@ class FullConformal(Levels):
         self.source.check_new(x_new)
 
 
+@_checks.without_alpha
 def full_conformal(
     key: Array,
     learner: Learner,

@@ -246,6 +246,7 @@ class InfluenceConformal:
             return _p_values(self, x, y)
 
 
+@_checks.without_alpha
 def influence_conformal(
     key: Array,
     learner: GradientLearner,

@@ -128,7 +128,8 @@ class Estimator:
           ...     cp = jaxcp.jackknife_plus(key, learner, score, x, y)
           ModelFits(3 of 20 fits)
         """
-        _checks.check_kind("fits of an Estimator", fits, ModelFits)
+        cure = "; those of a result, cp.fits, are all done: cp itself goes on"
+        _checks.check_kind("fits of a FitError", fits, ModelFits, cure)
         return dataclasses.replace(self, done=fits)
 
     def num_rows(self, x: Any) -> int:
@@ -196,6 +197,12 @@ class Estimator:
         if self.predict is not None or not proba:
             return None
         labels: Any = np.asarray(y)
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            raise ValueError(
+                f"expected y of shape (n,), got {labels.shape}; of several labels give "
+                "predict=lambda model, x: numpy.stack([p[:, 1] for p in "
+                "model.predict_proba(x)], 1)"
+            )
         _checks.check_vectors(y=labels)
         return tuple(np.unique(labels).tolist())
 

@@ -7,6 +7,9 @@ sets.
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
+from typing import TYPE_CHECKING
+
+from jaxcp.checking.elsewhere import absent as _absent
 from jaxcp.metrics.conditional import (
     conditional_coverage_error,
     excess_coverage_risk,
@@ -77,3 +80,5 @@ __all__ = [
 ]
 # fmt: on
 __dir__ = __all__.copy
+if not TYPE_CHECKING:
+    __getattr__ = _absent(__name__)

@@ -50,13 +50,25 @@ def metric(
 
         @functools.wraps(formula)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            rows, options = check(*args, **kwargs)
+            try:
+                rows, options = check(*args, **kwargs)
+            except TypeError:
+                _check_call(call, args, kwargs)
+                raise
             return _batching.counted(program, *rows, by_pairs=by_pairs, **options)
 
         vars(call)["__signature__"] = signature.replace(parameters=public)
         return call
 
     return of
+
+
+def _check_call(function: Callable, args: tuple, kwargs: dict) -> None:
+    """Raises TypeError, with the name of a function, for a call that does not fit."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{function.__name__}() {error}") from None
 
 
 def of_targets(sets, y):

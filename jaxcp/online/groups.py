@@ -21,7 +21,9 @@ class ByGroup(Stream):
 
     Predictions are pairs (group, pred). The state is that of the method with a leading
     axis g; a row reads and writes its own place there, and every group is the method
-    on the rows of the group alone, to the last bit (but for the tangent of `PID`).
+    on the rows of the group alone, to the last bit (but for the tangent of `PID`). That
+    needs `window` where a method has one: by default windows have the size of the
+    largest group, and that of a smaller one, which begins with absent rows, grows.
 
     Args:
       method: A method of `jaxcp.online`, or a `Stream` of your own.

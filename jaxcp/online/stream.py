@@ -24,6 +24,11 @@ from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Online, PyTree, Score
 
+_MISSING = (
+    "; a target that never came teaches nothing: predict(state, pred, alpha) gives the "
+    "set of its row, and run and update go on without the row"
+)
+
 
 class Stream(ABC):
     """A method that keeps sets calibrated on a stream: the base of your own.
@@ -283,7 +288,7 @@ def run(
         as_alpha(alpha)  # the method is given it as it came
         return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
     _check_state(method, state)
-    inputs.check(method.score, preds, y)
+    inputs.check(method.score, preds, y, missing=_MISSING)
     if rounded:
         scores = evaluate(method.score, preds, y)
         check_digits_of_targets(method.score, preds, y, scores, None, given)
@@ -447,7 +452,8 @@ def _one_example(method, state, pred, y, alpha):
     _checks.check_given(pred=pred)
     _check_state(method, state)
     rank = method.rank(delayed.learned(state), alpha)
-    inputs.check(method.score, *_as_batch((pred, y)))
+    preds, targets = _as_batch((pred, y))
+    inputs.check(method.score, preds, targets, missing=_MISSING)
     return pred, y, rank
 
 

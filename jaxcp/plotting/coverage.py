@@ -499,7 +499,7 @@ def draw_groups(ax, names, counts, rates, alpha, look, legend=True):
     height = max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)
     ax = _axes.new_axes(height) if ax is None else ax
     _dots(ax, rates, alpha, look, upright=True)
-    ax.set_yticks(range(k), names)
+    ax.set_yticks(range(k), names, parse_math=False)
     ax.tick_params(axis="y", length=0)
     ends = max(k, 1) - 0.5, -0.5
     return _axes.finish(ax, legend, "coverage", "", ylim=ends)

@@ -267,18 +267,19 @@ def plot_label_sets(
     ax = _axes.new_axes(np.clip(0.25 * m + 1.2, 2.5, 12)) if ax is None else ax
     _draw_cells(ax, mask, color, kwargs)
     room = 72 * ax.bbox.width / ax.figure.dpi / (k + 1)
-    touch = 5 * max(len(str(name)) for name in classes) > room
+    touch = 5 * max((len(str(name)) for name in classes), default=0) > room
     look: dict[str, Any] = {"ha": "right", "rotation": 45, "rotation_mode": "anchor"}
     shown = [str(name) for name in classes]
-    ax.set_xticks(np.arange(k) + 0.5, shown, **(look if touch else {}))
+    look = look if touch else {}
+    ax.set_xticks(np.arange(k) + 0.5, shown, parse_math=False, **look)
     ax.set_yticks([])
     if images is not None:
         _draw_images(ax, _axes.as_numbers("images", images), m)
-    ax.set_xlim(0 if images is None else -1.2, k)
+    ax.set_xlim(0 if images is None else -1.2, max(k, 1))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if names is not None:
-        ax.set(yticks=np.arange(m) + 0.5, yticklabels=names)
+        ax.set_yticks(np.arange(m) + 0.5, names, parse_math=False)
     if y is not None:
         _draw_marks(ax, mask, np.asarray(y), markersize)
     name = "example" if names is None else ""

@@ -204,7 +204,7 @@ def plot_comparison(
     shown = _written(right, rows, _axes.as_numbers("sizes", sizes).ravel())
     look["color"] = bars.lines[0].get_color()
     right.errorbar(shown, rows, xerr=size_errors, **look)
-    left.set_yticks(np.arange(len(names)) + 0.1 * series, names)
+    left.set_yticks(np.arange(len(names)) + 0.1 * series, names, parse_math=False)
     for each in (left, right):
         each.tick_params(axis="y", length=0)
         each.autoscale(axis="x")

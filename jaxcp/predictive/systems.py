@@ -428,6 +428,7 @@ def _draw(key, rule, preds, context, num_draws):
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
 
 
+@_checks.without_alpha
 def calibrate_predictive(
     score: Increasing,
     preds: PyTree = None,

@@ -29,9 +29,14 @@ _SUMS = 16  # histograms that one worker adds up
 
 def quantiles(chunks, alpha, client, test_weight):
     """Returns `distributed.quantile` of the same arguments."""
+    if hasattr(chunks, "to_delayed"):
+        cure = "array.to_delayed() are those of dask"
+        raise ValueError(f"expected chunks of scores, got an array of them; {cure}")
+    if not _arrays.is_concrete(chunks := list(chunks), alpha):
+        raise ValueError("expected chunks and alpha with values, got traced arrays")
     here = lambda v: np.asarray(v) if isinstance(v, jax.Array) else v  # noqa: E731
     alphas = levels.as_alpha(here(alpha))
-    if not (chunks := jax.tree.map(here, list(chunks))):
+    if not (chunks := jax.tree.map(here, chunks)):
         raise ValueError("expected chunks of scores, got none")
     chunks = client.compute(chunks) if hasattr(client, "compute") else chunks
     add_up = partial(_summed, client, chunks)

@@ -39,6 +39,8 @@ def losses_and_rows(losses, where, bound, method):
     bound = float(bound) if isinstance(bound, Fraction | Decimal) else bound
     _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
     losses = as_array("losses", losses)
+    if jnp.iscomplexobj(losses):
+        raise ValueError(f"expected losses as real numbers, got {losses.dtype}")
     where = None if where is None else _checks.flags("where", where)
     for name, value in (("losses", losses), ("where", where)):
         if value is not None and value.ndim not in (1, 2):

@@ -1,5 +1,8 @@
 """Nonconformity scores. Each describes one example and carries its own inverse."""
 
+from typing import TYPE_CHECKING
+
+from jaxcp.checking.elsewhere import absent as _absent
 from jaxcp.checking.scores import check
 from jaxcp.scores import inputs
 from jaxcp.scores.bands import Band, envelope, root_mean_square
@@ -60,3 +63,5 @@ __all__ = [
 ]
 # fmt: on
 __dir__ = __all__.copy
+if not TYPE_CHECKING:
+    __getattr__ = _absent(__name__)

@@ -53,6 +53,11 @@ class Input(NamedTuple):
         return (first,) * (num_arrays - len(others)) + tuple(others)
 
 
+_OF_PAIRS = (
+    "; CQR takes (lower, upper), Normalized (mu, sigma), and preds[:, 0] is one column"
+)
+_OF_SEVERAL = "; of pairs (n, 2) numpy.stack([p[:, 1] for p in preds], 1) is one"
+_OF_ONE_HOT = "; y.argmax(axis=1) are those of one-hot rows"
 _ANYTHING = Input("any arrays", lambda preds, y, mask: None)
 
 
@@ -70,13 +75,20 @@ def of(score: Score) -> Input:
 
 
 def check(
-    score: Score, preds: PyTree, y: Array | None = None, mask: Array | None = None
+    score: Score,
+    preds: PyTree,
+    y: Array | None = None,
+    mask: Array | None = None,
+    missing: str = "",
 ) -> None:
-    """Raises ValueError for NaN, and for what the score does not take."""
+    """Raises ValueError for NaN, and for what the score does not take.
+
+    `missing` is the cure of targets that are NaN.
+    """
     takes = of(score)
     if not takes.refuses_nan:
         _checks.check_not_nan("preds", preds, mask)
-    _checks.check_not_nan("y", takes.seen(preds, y), mask)
+    _checks.check_not_nan("y", takes.seen(preds, y), mask, missing)
     takes.check(preds, y, mask)
 
 
@@ -135,7 +147,9 @@ def numbers(*, positive: bool = False) -> Input:
 
     def check(preds, y, mask):
         _check_real(preds, y)
-        _check_one(preds)
+        _check_one(preds, _OF_PAIRS)
+        several = y is not None and y.ndim == 1 and preds.shape[1:] not in ((), (1,))
+        _expect(not several, "preds of shape (n,) like y", preds, _OF_PAIRS)
         if positive:
             _checks.check_range(lambda mu: mu > 0, "preds > 0", preds, mask)
 
@@ -278,7 +292,7 @@ def multilabel(*, bounded: bool = True) -> Input:
     """
 
     def check(p, y, mask):
-        _check_one(p)
+        _check_one(p, _OF_SEVERAL)
         if bounded:
             expected = "probabilities in [0, 1] (of logits: jax.nn.sigmoid)"
             cure = "; heat of any range: scores.MultiLabel(bounded=False)"
@@ -412,8 +426,8 @@ def _halves(names, preds, y):
     return preds[:, 0], preds[:, 1]
 
 
-def _check_one(preds):
-    _expect(isinstance(preds, Array), "preds as one array", preds)
+def _check_one(preds: PyTree, cure: str = "") -> None:
+    _expect(isinstance(preds, Array), "preds as one array", preds, cure)
 
 
 def _check_real(preds, y):
@@ -478,6 +492,8 @@ def _check_columns(preds, y, mask):
     expected = "preds of shape (n, k), one column a label"
     _expect(fits, expected, preds, "; of the pixels of images: scores.MultiLabel")
     if y is not None:
+        is_one_hot = y.ndim == 2 and y.shape == preds.shape
+        _expect(not is_one_hot, "labels y of shape (n,)", y, _OF_ONE_HOT)
         _checks.check_vectors(y=y)
         cure = "; calibrate(..., classes=model.classes_) takes labels of any kind"
         _checks.check_labels("y", y, preds.shape[1], mask, cure)

@@ -60,9 +60,11 @@ class SelectionRule:
         found = found if self.by is None else jax.vmap(self.by)(found)
         first, *others = jax.tree.leaves(found)
         if others or first.size != (n := len(first)):
-            found = jax.tree.map(lambda v: v.shape[1:], found)
+            numbers = sum(leaf[:1].size for leaf in [first, *others])
             cure = "say which, as by=lambda pred: pred[1]"
-            raise ValueError(f"expected a number to select by, got {found}; {cure}")
+            raise ValueError(
+                f"expected one number a row to select by, got {numbers}; {cure}"
+            )
         found = as_float(first.reshape(n))
         return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
@@ -527,6 +529,7 @@ def _check(name, number):
     _checks.check_number(name, number, lambda v: v == v, "that is not NaN")
 
 
+@_checks.without_alpha
 def calibrate_selected(
     score: Score,
     preds: PyTree,

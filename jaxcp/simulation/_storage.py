@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import threading
 from contextlib import suppress
@@ -193,8 +194,15 @@ def chunks_of(folder: Path) -> dict[Span, Path]:
     """Returns the files of chunks by their spans, in order."""
     spans: dict[Span, Path] = {}
     before = 0
-    named = [([*map(int, p.stem.split("-"))], p) for p in folder.glob("*.npz")]
-    for (start, stop), path in sorted(named):
+    named = []
+    for path in folder.glob("*.npz"):
+        if not (name := re.fullmatch(r"(\d+)-(\d+)", path.stem)):
+            raise ValueError(
+                f"expected no files but its own in the folder of a simulation, got "
+                f"{path}; move it elsewhere"
+            )
+        named.append((int(name[1]), int(name[2]), path))
+    for start, stop, path in sorted(named):
         if not before <= start < stop:
             raise ValueError(f"expected chunks that do not overlap, got {path}")
         spans[start, stop], before = path, stop
@@ -250,7 +258,19 @@ def is_of_span(folder: Path) -> bool:
 def read_settings(folder: Path) -> dict[str, Any] | None:
     """Returns the settings of the simulation in a folder, or None."""
     path = folder / _SETTINGS
-    return dict(json.loads(path.read_text())) if path.exists() else None
+    if not path.exists():
+        return None
+    with suppress(json.JSONDecodeError):
+        settings = json.loads(path.read_text())
+        is_whole = isinstance(settings, dict) and isinstance(
+            settings.get("trials"), int
+        )
+        if is_whole and np.shape(settings.get("span", (0, 0))) == (2,):
+            return settings
+    raise ValueError(
+        f"expected the settings of a simulation in {path}, got a file that is damaged; "
+        "take another folder"
+    )
 
 
 def largest(values, together):

@@ -201,7 +201,7 @@ def merge(
       True
     """
     if isinstance(folders, str | Path):
-        folders = sorted(Path(folders).expanduser().glob("*/"))
+        folders = sorted(Path(folders).expanduser().glob("[!.]*/"))
     paths = [Path(folder).expanduser() for folder in folders]
     strange = [str(path) for path in paths if not _storage.is_of_span(path)]
     if strange or not paths:
@@ -287,6 +287,8 @@ def _check(key, num_trials, span, batch_size):
     _checks.check_count("num_trials", num_trials, 0)
     if num_trials > _MOST:
         raise ValueError(f"expected num_trials <= 2^64, got {num_trials}")
+    if np.shape(span) != (2,):
+        raise ValueError(f"expected span as (start, stop), got {span!r}")
     start, stop = span
     _checks.check_count("span[0]", start, 0)
     _checks.check_count("span[1]", stop, start)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcp import _checks
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.saving._nodes import fraction
 from jaxcp.simulation._storage import exact_moments
@@ -215,7 +216,11 @@ def statistics_of(reduce: Any, results: PyTree) -> list[Statistic]:
     every = lambda v: Every() if v is None else v  # noqa: E731
     given = jax.tree.map(every, reduce, is_leaf=lambda v: v is None or is_one(v))
     tree = jax.tree.broadcast(given, results, is_leaf=is_one)
-    return jax.tree.leaves(tree, is_leaf=is_one)
+    statistics = jax.tree.leaves(tree, is_leaf=is_one)
+    for statistic in statistics:
+        expected = "reduce of statistics, such as simulation.Moments()"
+        _checks.check_kind(expected, statistic, Statistic)
+    return statistics
 
 
 def _joined(chunks, leaf):

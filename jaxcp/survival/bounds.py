@@ -94,6 +94,7 @@ class LowerCalibration(WithSameRows):
         return super()._p_values_of_scores(scores, y, *given, **context)
 
 
+@_checks.without_alpha
 def calibrate_lower(
     preds: PyTree,
     time: ArrayLike,
@@ -182,7 +183,8 @@ def calibrate_lower(
     rows = times, censoring, p, mask
     kept, weights, gap = by_rows(_kept, score.cutoff, rows=rows)
     possible = "censoring - time >= 0, as time is min(T, C) and C a time"
-    _checks.check_values(lambda gap: ~(gap < 0), possible, gap, mask)
+    cure = "; of flags of events it is numpy.where(event, numpy.inf, time)"
+    _checks.check_values(lambda gap: ~(gap < 0), possible, gap, mask, cure)
     _check_probability("probability", p, kept)
     held, shapes = scored(score, preds, time, mask=kept)
     return LowerCalibration(score, dataclasses.replace(held, weights=weights), shapes)

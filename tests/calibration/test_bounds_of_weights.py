@@ -62,6 +62,25 @@ def test_vectors(case, dtype):
         assert_allclose(p.reshape(t, m), of["p_value"], rtol=tolerance)
 
 
+@jaxcp.pytree
+class Bounded(jaxcp.Rule):
+    """A rule of one's own with bounds of weights, and the weight of the test point."""
+
+    score: jaxcp.typing.Score
+    held: jaxcp.Held
+
+    def weights_at(self, own):
+        return self.held.weights, own
+
+
+def test_rules_of_ones_own_have_the_p_values_of_the_worst_weights():
+    cp = calibrated()
+    rule = Bounded(ABSOLUTE, jaxcp.Held(cp.scores, cp.weights))
+    new = np.array([0.0, 2.0, 4.0, 6.0, 8.0], "f")
+    expected = cp.p_values(np.zeros(M), new, test_weights=TEST)
+    assert_allclose(rule.p_values(np.zeros(M), new, own=TEST), expected, rtol=1e-6)
+
+
 def worst(s, low, high, own, alpha):
     """Returns the largest threshold over all corners, by whole numbers: exact edges."""
     found = []

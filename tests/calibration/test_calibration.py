@@ -86,6 +86,12 @@ def test_components_share_the_level():
     assert_array_equal(cp.quantile(0.1), [38, 38])  # 0.05 each
     assert_array_equal(cp.quantile([0.025, 0.075]), [39, 37])
     assert_array_equal(cp.quantile(jnp.array([0.025, 0.075])), [39, 37])
+    for j in range(2):  # of delta, too
+        one = jaxcp.Calibration(scores.Absolute(), cp.scores[:, j])
+        assert_array_equal(
+            cp.quantile(0.4, delta=0.1)[j], one.quantile(0.2, delta=0.05)
+        )
+        assert one.quantile(0.2, delta=0.05) > one.quantile(0.2, delta=0.1)
     sets = cp(jnp.zeros((3, 2)), 0.1)
     assert isinstance(sets, jaxcp.sets.Box)
     assert_array_equal(sets.upper, np.full((3, 2), 38))

@@ -205,9 +205,13 @@ def test_what_comes_in_is_checked(tmp_path):
         (p[:1], None, "expected the group of each row"),
         (p[:1, :4], ["farm"], r"rows of shape \(5,\) as at calibration"),
         (p[0], ["farm"], "rows of shape"),
-        (np.full((1, 5), np.nan), ["farm"], "preds without NaN, got"),
+        (np.full((1, 5), np.nan), ["farm"], "preds without NaN, got nan in row 0"),
         (np.log(p[:1]), ["farm"], "of logits: their softmax"),
-        (p[:2] * [[1], [2]], ["farm"] * 2, "sum to 1 in each row, got .* in row 1"),
+        (
+            p[:2] * [[1], [2]],
+            ["farm"] * 2,
+            "sum to 1 in each row, got a sum of 2 in row 1",
+        ),
         ([["x"] * 5], ["farm"], "preds as real numbers"),
         (np.ma.masked_less(p[:1], 1), ["farm"], "preds without masked values"),
     ):
@@ -269,6 +273,12 @@ def test_clip_and_json_are_those_of_sets(tmp_path):
     dates = jaxcp.calibrate_groups(scores.Absolute(), mu, y, days * 10).at(0.3)
     with pytest.raises(ValueError, match="keep this predictor where jax is"):
         dates.export(tmp_path)
+
+
+def test_the_promise_of_a_level_that_is_not_known_has_no_number():
+    cp = jaxcp.calibrate(scores.Absolute(), np.zeros(9), np.arange(9.0))
+    shapes = jax.eval_shape(cp.at, 0.1)
+    assert shapes.promise == cp.at(0.1).promise.replace("0.1", "alpha")
 
 
 def test_models_are_not_exported(tmp_path):

@@ -121,6 +121,16 @@ def test_ends_and_types():
     assert pit_test(pit, 20, **options)[0] == pit_test(pit, 20, **options)[0]
 
 
+def test_distances_of_few_cells_need_no_bins():
+    pit = np.linspace(0.0, 1.0, 50)
+    few, named = (
+        pit_test(pit, 5, kind="kolmogorov", **options)
+        for options in ({}, {"num_bins": 6})
+    )
+    assert few.p_value == named.p_value
+    assert_array_equal(few.counts, named.counts)
+
+
 PIT = np.full(9, 0.5)
 test_wrong_calls = refuses(
     {

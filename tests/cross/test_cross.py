@@ -222,6 +222,20 @@ def test_minmax_and_naive_label_sets(jackknife):
     assert_array_equal(cp.naive(x[200:], 0.2).mask, 1 - full <= q)
 
 
+def test_a_fit_whose_prediction_is_not_known_leaves_nothing_out_of_minmax():
+    """Traced, at one input of three: the whole line there, the others as they are."""
+    held_out = np.arange(12) % 3 == np.arange(3)[:, None]
+    preds, y = np.zeros((3, 12), "f"), np.arange(12, dtype="f")
+    cp = jaxcp.cross_calibrate(scores.Absolute(), preds, y, held_out)
+    minmax = jax.jit(lambda preds: cp.minmax(preds, 0.2))
+    new = np.arange(9, dtype="f").reshape(3, 3)
+    others = minmax(new.copy())
+    new[1, 1] = np.nan
+    sets = minmax(new)
+    assert_array_equal(sets.lower, np.where(np.arange(3) == 1, -np.inf, others.lower))
+    assert_array_equal(sets.upper, np.where(np.arange(3) == 1, np.inf, others.upper))
+
+
 def test_weights_against_the_loop():
     weights = np.linspace(0.2, 2.0, N).astype(np.float32)
     test_weights = np.linspace(0.1, 9.0, M).astype(np.float32)

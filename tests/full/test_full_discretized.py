@@ -265,6 +265,17 @@ def test_values_that_are_not_numbers_exclude_nothing():
     assert_array_equal(infinite(NEW, 0.1).hull().size(), np.inf)
 
 
+def test_a_score_that_is_not_known_at_the_target_says_nothing_against_it():
+    """Whatever the scores of the rows are: p = 1, as for the smallest score."""
+
+    def evaluate(pred, y):
+        return jnp.where(y > 10, jnp.nan, jnp.abs(y - pred))
+
+    cp = discretized(score=scores.Custom(evaluate, ABSOLUTE.invert))
+    targets = np.array([11.0, 12.0, 0.5, 50.0])
+    assert_array_equal(cp.p_values(NEW, targets) == 1, targets > 10)
+
+
 def test_traced_grids_that_do_not_increase_tell_nothing():
     def ends(grid):
         cp = discretized(grid=grid)

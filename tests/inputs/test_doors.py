@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
@@ -417,6 +418,18 @@ def test_values_of_every_size_print(key):
     assert "row_shapes=((),)" in repr(cp)
     assert "scores=float32[30]" in repr(cp)
     assert repr(states[0]).startswith("ACIState(window=Window(scores=float32[30]")
+
+
+def test_networks_print_how_large_they_are():
+    linear = partial(nnx.Linear, rngs=nnx.Rngs(0))
+    layers = linear(3, 16), linear(16, 1)
+    cp = jaxcp.calibrate(scores.Absolute(), np.zeros(9), np.arange(9.0))
+    predict = lambda params, x: x  # noqa: E731
+    for network in (nnx.Sequential(*layers), nnx.split(nnx.Sequential(*layers))[1]):
+        shown = f"{type(network).__name__}(4 arrays of 81 numbers)"
+        assert f"={shown}, cal" in repr(jaxcp.SplitConformal(predict, network, cp))
+    few = repr(jaxcp.SplitConformal(predict, linear(1, 1), cp))
+    assert "Param(" in few
 
 
 def test_numbers_by_themselves_keep_their_values():

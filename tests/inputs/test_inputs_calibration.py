@@ -52,6 +52,79 @@ WRONG = {
         points(pd.DataFrame({"a": X, "b": X}), pd.DataFrame({"b": X, "a": X})),
         r"columns of y in the order of those of preds \('a', 'b'\), got \('b', 'a'\)",
     ),
+    "durations": (
+        points(y=pd.Series(pd.to_timedelta(np.arange(9), unit="h"))),
+        r"y as numbers, got timedelta64\[.s\]; y / pandas.Timedelta\(hours=1\) gives",
+    ),
+    "durations of numpy": (
+        points(np.arange(9).astype("timedelta64[h]")),
+        r"preds as numbers, got timedelta64\[h\]; preds / pandas.Timedelta",
+    ),
+    "dates for targets": (
+        points(y=np.arange(9).astype("datetime64[h]")),
+        r"y as numbers, got datetime64\[h\]; \(y - pandas.Timestamp.* gives hours",
+    ),
+    "a mean and a scale": (
+        points((X, X)),
+        r"preds as one array, got \(\(9,\), \(9,\)\); CQR takes .* Normalized \(mu, s",
+    ),
+    "two columns": (
+        points(X2),
+        r"preds of shape \(n,\) like y, got \(9, 2\); .*preds\[:, 0\] is one column",
+    ),
+    "one number": (lambda: CP(1.0, 0.1), r"a scalar; \[value\] is one row"),
+    "the name of a column": (
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, "sex"),
+        r"groups of shape \(n,\), got 'sex'; give the column itself, .* frame\['sex'\]",
+    ),
+    "the name of a column of clusters": (
+        points(clusters="patient"),
+        r"clusters of shape \(n,\), got 'patient'; give the column itself",
+    ),
+    "the name of a column, of a report": (
+        lambda: jaxcp.report(CP, X, X, 0.1, groups="sex"),
+        r"groups of shape \(n,\), got 'sex'; give the column itself",
+    ),
+    "batches with groups": (
+        lambda: jaxcp.calibrate(ABSOLUTE, batches=[{"preds": X, "y": X, "groups": Y}]),
+        "a mapping with preds, y, weights, mask, got groups; calibrate_groups takes",
+    ),
+    "batches with ids": (
+        lambda: jaxcp.calibrate(ABSOLUTE, batches=[{"preds": X, "y": X, "id": Y}]),
+        "a mapping with preds, y, weights, mask, got id",
+    ),
+    "one calibration to join": (
+        lambda: jaxcp.join(CP),
+        r"calibrations in a list, got Calibration; write join\(\[first, second\]\)",
+    ),
+    "groups of fewer labels": (
+        lambda: jaxcp.calibrate_groups(LAC(), P, Y, label_groups=[0, 1]),
+        r"label_groups of shape \(3,\), .*, got \(2,\); group_.*num_classes=3\) has",
+    ),
+    "delta of weights": (
+        lambda: jaxcp.survival.calibrate_lower(
+            X, X, X, cutoff=5.0, probability=P[:, 0]
+        )(X, 0.1, delta=0.1, probability=P[:, 0]),
+        "coverage has no known law, as with weights, got 0.1; leave it out",
+    ),
+    "flags of events": (
+        lambda: jaxcp.survival.calibrate_lower(
+            X, X, Y % 2, cutoff=5.0, probability=P[:, 0]
+        ),
+        r"got -1.0 at 0; of flags of events .* numpy.where\(event, numpy.inf, time\)",
+    ),
+    "a duration": (
+        lambda: jaxcp.survival.calibrate_lower(
+            X, X, X, cutoff=np.timedelta64(72, "h"), probability=P[:, 0]
+        ),
+        r"cutoff as a number, got .*72,'h'\); cutoff / pandas.Timedelta\(hours=1\)",
+    ),
+    "a duration of pandas": (
+        lambda: jaxcp.survival.calibrate_lower(
+            X, X, X, cutoff=pd.Timedelta(hours=72), probability=P[:, 0]
+        ),
+        r"cutoff as a number, got .*; cutoff / pandas.Timedelta\(hours=1\) gives hours",
+    ),
     "no rows": (points(1.0), "preds with a leading axis, got a scalar"),
     "nothing": (points(()), r"preds as arrays, got \(\)"),
     "alpha 0": (lambda: CP(X, 0), r"alpha in \(0, 1\), got 0"),
@@ -148,7 +221,7 @@ WRONG = {
     "negative means": (calibrate(Gamma(), X - 2, X), "preds > 0, got -1.0 at 0"),
     "outputs unlike targets": (
         points(P),
-        r"prediction of shape \(\), got \(3,\)",
+        r"preds of shape \(n,\) like y, got \(9, 3\); CQR takes",
     ),
     "negative test weights": (
         lambda: jaxcp.calibrate(ABSOLUTE, X, X, weights=X).p_values(
@@ -167,7 +240,7 @@ WRONG = {
     ),
     "text": (
         points(y=["a"] * 9),
-        r"y as numbers, got text \(a\); .*classes=model.classes_.* numpy.unique",
+        r"y as numbers, got text \(a\); .*classes=model.classes_.*index\(name\)",
     ),
     "a sparse array": (
         points(y=scipy.sparse.csr_array(np.ones((9, 1)))),

@@ -1,9 +1,16 @@
 """Wrong calls of the cross family, its learners and resamples."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from sklearn.model_selection import KFold
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    RepeatedKFold,
+    TimeSeriesSplit,
+)
 
 import jaxcp
 from jaxcp import learners, resampling, scores
@@ -179,21 +186,76 @@ WRONG = {
         lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, num_folds=10),
         "num_folds <= n = 9, got 10",
     ),
-    "a splitter for folds": (
-        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=KFold(3)),
-        r"fold of each row, shape \(9,\), got KFold .*; for those of a splitter: for j",
+    "folds of two rows a row": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=[["a", "b"]] * 9),
+        r"fold of each row, shape \(9,\), a splitter, or a list of pairs .*, got list",
     ),
-    "splits for folds": (
-        lambda: jaxcp.cv_plus(
-            KEY, RIDGE, ABSOLUTE, X2, X, folds=[*KFold(3).split(np.asarray(X2))]
-        ),
-        r"fold of each row, shape \(9,\), got list of shape \(3,\); for those of",
+    "the class of a splitter": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=KFold),
+        r"folds as a value, got the class KFold; write KFold\(\.\.\.\)",
     ),
-    "as many splits as rows": (
+    "a splitter of too many folds": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=KFold(10)),
+        "a splitter of x and y, got KFold: Cannot have number of splits n_splits=10",
+    ),
+    "a splitter that needs groups": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=GroupKFold(3)),
+        r"got GroupKFold: .*; of one that needs groups give the pairs, folds=\[\*spl",
+    ),
+    "a splitter of the past": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=TimeSeriesSplit(3)),
+        "each row once in the two parts of fold 0, got 0 at 5; .*"
+        "TimeSeriesSplit fits on the past alone, which is no cross-validation",
+    ),
+    "a splitter that draws rows again": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=RepeatedKFold()),
+        r"folds that leave out each row once, got 10 at 0; CV\+ is",
+    ),
+    "pairs that leave rows out": (
         lambda: jaxcp.cv_plus(
-            KEY, RIDGE, ABSOLUTE, X2, X, folds=[*KFold(9).split(np.asarray(X2))]
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=[*KFold(3).split(X)][1:]
         ),
-        r"fold of each row, shape \(9,\), got list of shape \(9,\); for those of",
+        r"folds that leave out each row once, got 0 at 0; CV\+ is",
+    ),
+    "a train part with its test rows": (
+        lambda: jaxcp.cv_plus(
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=[(range(9), [0]), ([0], range(1, 9))]
+        ),
+        "each row once in the two parts of fold 0, got 2 at 0; CV",
+    ),
+    "row numbers beyond": (
+        lambda: jaxcp.cv_plus(
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=[(range(9), [9]), ([0], range(1, 9))]
+        ),
+        "the test part of fold 0 in 0, ..., 8, got 9 at 0",
+    ),
+    "parts of words": (
+        lambda: jaxcp.cv_plus(
+            KEY, RIDGE, ABSOLUTE, X2, X, folds=[(["a"], ["b"]), (["b"], ["a"])]
+        ),
+        "the train part of fold 0 as row numbers, got <U1",
+    ),
+    "a generator of numbers": (
+        lambda: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, X2, X, folds=iter(range(9))),
+        r"folds as pairs \(train, test\) of row numbers, got 0",
+    ),
+    "a splitter of traced rows": (
+        lambda: jax.jit(
+            lambda x: jaxcp.cv_plus(KEY, RIDGE, ABSOLUTE, x, X, folds=KFold(3)).scores
+        )(X2),
+        "x and y with values for a splitter, got traced ones",
+    ),
+    "a matrix of labels": (
+        cross(
+            learner=learners.Estimator(LogisticRegression()),
+            score=scores.MultiLabel(),
+            y=np.asarray(X2 > 2, int),
+        ),
+        r"y of shape \(n,\), got \(9, 2\); .* predict=lambda .*p\[:, 1\] for p in",
+    ),
+    "fits that are done": (
+        lambda: learners.Estimator(LogisticRegression()).resume(CROSS.fits),
+        "fits of a FitError, got Fits; those of a result, cp.fits, are all done",
     ),
     "a missing fold": (
         lambda: jaxcp.cv_plus(

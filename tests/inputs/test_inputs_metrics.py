@@ -225,6 +225,14 @@ WRONG = {
         lambda: metrics.group_coverage(Interval(X, X), X, Y, num_groups=2),
         "groups in 0, ..., 1, got 2",
     ),
+    "one set": (
+        lambda: metrics.coverage(Interval(0.0, 1.0), 0.5),
+        r"sets with a leading axis, got a scalar; \[value\] is one row",
+    ),
+    "one target": (
+        lambda: metrics.coverage(Interval(X[:1], X[:1]), 0.5),
+        r"y with a leading axis, got a scalar; \[value\] is one row",
+    ),
 }
 
 test_wrong_calls_say_what_was_expected = refuses(WRONG)

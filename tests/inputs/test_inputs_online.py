@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import jaxcp
 from jaxcp import online, scores
-from rows import ABSOLUTE, RIDGE, X, refuses
+from rows import ABSOLUTE, RIDGE, P, X, refuses
 
 
 def stream(method, past=X, preds=X, y=X, alpha=0.1, **options):
@@ -17,6 +18,7 @@ def stream(method, past=X, preds=X, y=X, alpha=0.1, **options):
 
 
 ACI = online.ACI(ABSOLUTE, 0.1)
+RISK = online.RiskMonitor(0.1, 0.05)
 DTACI = online.DtACI(ABSOLUTE, jnp.array([0.1, 0.2]))
 WINDOW = online.SlidingWindow(ABSOLUTE)
 _RANK = r"rank as method.rank\(state, alpha\) returns it, got "
@@ -37,6 +39,26 @@ class NoScore(online.Stream):
 
 
 WRONG = {
+    "a target that never came": (
+        stream(ACI, y=X.at[5].set(jnp.nan)),
+        r"y without NaN, got nan at 5; .* predict\(state, pred, alpha\) gives the set",
+    ),
+    "one target that never came": (
+        lambda: ACI.update(ACI.init(X, 0.1), 0.0, np.nan, 0.1),
+        r"y without NaN, got nan at 0; a target that never came teaches nothing",
+    ),
+    "labels by name": (
+        stream(online.ACI(scores.LAC(), 0.1), X / 10, P, list("abc") * 3),
+        r"y as numbers, got text \(a\); .*online.run, \[\*model.classes_\].index\(",
+    ),
+    "complex losses": (
+        lambda: RISK.run(np.array([1j])),
+        "losses as real numbers, got complex",
+    ),
+    "one complex loss": (
+        lambda: RISK.update(RISK.init(), 1j),
+        "losses as real numbers, got complex",
+    ),
     "alpha for a rank": (
         lambda: ACI.learn(ACI.init(X, 0.1), X[0], X[1], 0.1, X[2]),
         _RANK + "0.1",

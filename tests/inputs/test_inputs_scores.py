@@ -101,13 +101,21 @@ WRONG = {
         r"uniforms of shape \(n,\), got \(9, 3\)",
     ),
     "a column": (calibrate(LAC(), P, Y[:, None]), r"y of shape \(n,\), got \(9, 1\)"),
+    "one-hot labels": (
+        calibrate(LAC(), P, jnp.eye(3)[Y]),
+        r"labels y of shape \(n,\), got \(9, 3\); y.argmax\(axis=1\) are those of",
+    ),
+    "pairs of probabilities of several labels": (
+        calibrate(MultiLabel(), [P[:, :2], P[:, :2]], X2 > 2),
+        r"preds as one array, .*; of pairs \(n, 2\) numpy.stack\(\[p\[:, 1\] for p in",
+    ),
     "labels as text": (
         calibrate(LAC(), P, np.array(["cat", "dog", "cow"] * 3)),
-        r"y as numbers, got text \(cat\); .*classes=model.classes_.* numpy.unique",
+        r"y as numbers, got text \(cat\); .*classes=model.classes_.*index\(name\)",
     ),
     "labels as objects": (
         calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3)),
-        r"y as numbers, got text \(cat\); .*classes=model.classes_.* numpy.unique",
+        r"y as numbers, got text \(cat\); .*classes=model.classes_.*index\(name\)",
     ),
     "labels as categories": (
         calibrate(LAC(), P, pd.Series(["cat", "dog", "cow"] * 3, dtype="category")),

@@ -140,6 +140,24 @@ def test_odd_losses():
     assert low.shape == high.shape == (0,)
 
 
+@pytest.mark.parametrize("bound", [1.0, 3.0])
+def test_a_traced_loss_that_is_not_known_is_the_bound(bound):
+    """A third of the losses: with 0 in their place the ends leave out the mean."""
+    losses = np.where(np.arange(60) % 3 == 0, np.nan, 0.25 * bound)
+    options = {"delta": 0.1, "bound": bound, "resolution": 20}
+    monitor = online.RiskMonitor(0.1 * bound, 0.1, bound=bound)
+
+    @jax.jit
+    def run(x):
+        return online.confidence_sequence(x, **options), monitor.run(x)[1]
+
+    known = np.where(np.isnan(losses), bound, losses)
+    for ours, theirs in zip(
+        *map(jax.tree.leaves, (run(losses), run(known))), strict=True
+    ):
+        assert_array_equal(ours, theirs)
+
+
 def test_many_steps_keep_their_digits():
     """The sum of 10^5 logs in single precision, against double precision."""
     losses = np.random.default_rng(0).random(100_000) < 0.099

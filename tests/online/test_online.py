@@ -242,6 +242,28 @@ def test_pid_against_the_loop():
         excess += error - 0.1
 
 
+@pytest.mark.parametrize("bound", [1.0, 2.5])
+def test_an_own_loss_that_is_not_known_is_the_bound(bound):
+    """Where every third target has a loss of 0/0, states are those of the bound."""
+    y = np.arange(1.0, 13.0, dtype="f")
+    is_unknown = np.arange(12) % 3 == 0
+
+    def states(unknown):
+        loss = lambda interval, y: jnp.where(  # noqa: E731
+            y % 3 == 1, unknown, bound * (y > interval.upper)
+        )
+        method = online.PID(scores.Absolute(), 0.5, loss=loss, bound=bound)
+        state = method.init(y[:9], 0.2)
+        return online.run(method, state, np.zeros(12, "f"), y, 0.2)
+
+    assert is_unknown[y % 3 == 1].all()
+    for ours, theirs in zip(
+        *map(jax.tree.leaves, (states(jnp.nan), states(bound))), strict=True
+    ):
+        assert_array_equal(ours, theirs)
+        assert not np.isnan(ours).any()
+
+
 def test_the_integrator_saturates():
     method = online.PID(ABSOLUTE, 0.0, integral_gain=1.0, saturation=0.1)
     state = method.init(PAST, 0.1)

@@ -1,5 +1,6 @@
 """Pictures say which argument is wrong, and never draw wrong numbers as if right."""
 
+import re
 import warnings
 
 import jax.numpy as jnp
@@ -147,10 +148,31 @@ def test_no_rows_are_drawn_without_a_warning():
         plotting.plot_widths(NONE, NO_SETS)
         plotting.plot_group_coverage(NO_SETS, NONE, NONE, 0.1)
         plotting.plot_label_sets(np.zeros((0, 3), bool), [])
+        plotting.plot_label_sets(np.zeros((3, 0), bool))
         plotting.plot_masks(np.zeros((0, 4, 4)), PIXELS[:0], np.zeros((0, 4, 4)))
         plotting.plot_region(BALL, y=np.zeros((0, 2)), num_points=9)
         ax = plotting.plot_sizes(NO_SETS, label="split")
     assert ax.get_legend().get_texts()[0].get_text() == "split, no sets"
+
+
+# Not even a formula that matplotlib cannot read.
+PRICES = ["$0-$50", r"$\alpha{$", "x_1$2$"]
+NAMED = {
+    "groups": lambda: plotting.plot_group_coverage(SETS, X, PRICES * 2, 0.1),
+    "labels": lambda: plotting.plot_label_sets(
+        LabelSet(jnp.eye(3, dtype=bool), classes=PRICES)
+    ),
+    "rows": lambda: plotting.plot_label_sets(LABELS, names=PRICES),
+    "methods": lambda: plotting.plot_comparison(PRICES, X[:3] / 6, X[:3], 0.1)[0],
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_names_are_words_and_no_formulas(kind, tmp_path):
+    with plt.rc_context({"svg.fonttype": "none"}):
+        NAMED[kind]().figure.savefig(tmp_path / "named.svg")
+    drawn = re.sub("<!--.*?-->", "", (tmp_path / "named.svg").read_text())
+    assert all(price in drawn for price in PRICES)
 
 
 def test_targets_on_the_end_are_hits_as_for_the_metrics():

@@ -270,6 +270,18 @@ def test_batches_names_and_rows_that_do_not_count():
     assert_array_equal(masked.cdf(mu, y, **asked), cut.cdf(mu, y, **asked))
 
 
+def test_rows_of_weight_0_are_as_if_deleted_whatever_their_targets():
+    mu, y, weights = np.zeros(9), np.arange(9.0), np.r_[np.ones(8), 0] / 2
+    new = np.arange(3.0)
+    for last in (np.inf, -np.inf, 1e9):
+        y[-1] = last
+        system = calibrate_predictive(scores.Residual(), mu, y, weights=weights)
+        fewer = calibrate_predictive(
+            scores.Residual(), mu[:8], y[:8], weights=weights[:8]
+        )
+        assert_allclose(system.mean(new), fewer.mean(new), rtol=1e-6)
+
+
 def test_weights_above_one_need_no_test_weights_for_the_crps():
     mu, y = np.random.default_rng(0).normal(size=(2, 20)).astype("f")
     weights = np.linspace(0.5, 3, 20, dtype="f")

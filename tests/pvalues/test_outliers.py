@@ -1,3 +1,4 @@
+from fractions import Fraction
 from functools import partial
 
 import jax
@@ -290,6 +291,17 @@ def test_discoveries_against_loops():
     nan = pvalues.benjamini_hochberg(jnp.array([0.001, jnp.nan]), 0.1)
     assert_array_equal(nan, [True, False])
     assert pvalues.benjamini_hochberg(jnp.zeros(0), 0.1).shape == (0,)
+
+
+@pytest.mark.parametrize("m", [3, 10, 49])
+def test_p_values_at_their_level_are_rejected_however_they_round(m):
+    """i p-values equal to level i / m, the others 1: these i, for every i."""
+    reject = jax.jit(jax.vmap(pvalues.benjamini_hochberg, (0, None)))
+    for level in ("0.05", "0.1", "0.3"):
+        steps = [float(Fraction(level) * i / m) for i in range(1, m + 1)]
+        is_step = np.tri(m, dtype=bool)  # row i has i + 1 of them
+        p_values = np.where(is_step, np.array(steps)[:, None], 1.0)
+        assert_array_equal(reject(p_values, float(level)), is_step)
 
 
 @pytest.mark.parametrize(

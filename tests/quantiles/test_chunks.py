@@ -214,6 +214,27 @@ def test_counts_have_no_end():
 X, W = SOME[:4], np.ones(4)
 
 
+class Delayed:
+    """An array whose numbers would be tasks, as of dask."""
+
+    def to_delayed(self):
+        return np.array([X])
+
+    def __iter__(self):
+        raise AssertionError("a task was sent for each number")
+
+
+def test_traced_chunks_are_refused_in_words():
+    for call in (
+        lambda v: distributed.quantile([v], 0.1),
+        lambda v: distributed.quantile([X], v[0]),
+    ):
+        with pytest.raises(
+            ValueError, match="chunks and alpha with values, got traced"
+        ):
+            jax.jit(call)(jnp.ones(3))
+
+
 @pytest.mark.parametrize(
     "chunks, options, message",
     [
@@ -224,6 +245,11 @@ X, W = SOME[:4], np.ones(4)
         ([(X, W), X], {}, "got float32 and float32 with weights$"),
         ([X.reshape(2, 2)], {}, r"chunks of shape \(n,\), got \(2, 2\)"),
         (X, {}, r"chunks of shape \(n,\), got \(\)"),
+        (
+            Delayed(),
+            {},
+            r"got an array of them; array.to_delayed\(\) are those of dask",
+        ),
         ([(X, W[:3])], {}, "weights with 4 rows like chunks, got 3"),
         ([(X, -W)], {}, "finite weights >= 0, got -1.0"),
         ([(X, 2 * W)], {}, "weights <= 1 of calibration rows"),

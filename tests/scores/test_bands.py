@@ -221,7 +221,7 @@ def test_a_scale_broadcasts_in_each_row():
         (lambda c, s, y: ((c, 0 * s), y), r"scale > 0, got 0.0 .*; np.where\(scale"),
         (lambda c, s, y: ((c, s[0]), y), r"length, got \[6, 40\]; numpy.broadcast_to"),
         (lambda c, s, y: ((c, s[:1]), y), r"length, got \[1, 40\]; numpy.broadcast"),
-        (lambda c, s, y: ((c, 1.0), y), r"scalar; numpy.full\(n, value\) gives it"),
+        (lambda c, s, y: ((c, 1.0), y), r"scalar; \[value\] is one row"),
         (lambda c, s, y: ((c, s * np.nan), y), "preds without NaN"),
         (lambda c, s, y: ((c, s), y * np.nan), "y without NaN"),
         (lambda c, s, y: ((c, s), y[:, :3]), r"y of shape \(40, 6\) like center"),

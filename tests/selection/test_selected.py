@@ -512,7 +512,7 @@ REFUSED = {
         lambda: selection.calibrate_selected(
             LAC(), np.full((4, 2), 0.5), np.array([0, 1, 0, 1]), rule=selection.top(1)
         ),
-        r"a number to select by, got \(2,\); say which, as by=lambda",
+        r"one number a row to select by, got 2; say which, as by=lambda",
     ),
     "no rule": (
         lambda: selection.calibrate_selected(ABSOLUTE, np.ones(3), np.ones(3), rule=3),
@@ -557,6 +557,15 @@ REFUSED = {
         "mask=None for a rule by swaps",
     ),
     "no count": (lambda: selection.top(0), "k as an int >= 1, got 0"),
+    "two ends": (
+        lambda: selection.calibrate_selected(
+            jaxcp.scores.CQR(),
+            (np.zeros(9), np.ones(9)),
+            np.ones(9),
+            rule=selection.top(1),
+        )((np.zeros(3), np.ones(3)), 0.2),
+        "one number a row to select by, got 2; say which, as by=lambda pred",
+    ),
     "NaN": (lambda: selection.above(np.nan), "c that is not NaN, got nan"),
     "level": (lambda: selection.by_p_values(0.0, 1.5), r"level in \(0, 1\), got 1.5"),
     "alpha": (lambda: some()(np.ones(3), 2.0), r"alpha in \(0, 1\), got 2.0"),

@@ -23,7 +23,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp.scores import Absolute
-from jaxcp.simulation import Moments, Quantiles, Total
+from jaxcp.simulation import Moments, Quantiles, Total, merge
 from jaxcp.simulation._storage import PatientStop
 from jaxcp.simulation.replicates import layout
 
@@ -291,6 +291,45 @@ def test_another_simulation_is_refused(key, tmp_path):
     jaxcp.simulate(closing_over([1.0, 2.0]), key, 10, checkpoint=path)  # the same
 
 
+DAMAGED = "expected the settings of a simulation in .*json, got a file that is damaged"
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("backup.npz", "", r"no files but its own in the folder .*, got .*backup\.npz"),
+        ("00-10 (1).npz", "", r"no files but its own in the folder .*\(1\)\.npz; move"),
+        ("simulation.json", "", DAMAGED),
+        ("simulation.json", '{"trials": 1', DAMAGED),
+        ("simulation.json", "[1]", DAMAGED),
+        ("simulation.json", "{}", DAMAGED),
+        ("simulation.json", '{"trials": 10, "span": 3}', DAMAGED),
+    ],
+)
+def test_damaged_folders_are_told_in_words(file, content, message, key, tmp_path):
+    jaxcp.simulate(trial, key, 10, checkpoint=tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        jaxcp.simulate(trial, key, 10, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=message):
+        merge([tmp_path])
+
+
+def test_hidden_folders_are_no_spans(key, tmp_path):
+    jaxcp.simulate(trial, key, 10, checkpoint=tmp_path / "a")
+    (tmp_path / ".hidden").mkdir()
+    assert len(merge(tmp_path)["all"]) == 10
+
+
+def test_spans_and_statistics_of_another_kind(key):
+    with pytest.raises(ValueError, match=r"span as \(start, stop\), got 3"):
+        jaxcp.simulate(trial, key, 10, span=3)
+    with pytest.raises(
+        ValueError, match=r"statistics, such as simulation.Mom.*got str"
+    ):
+        jaxcp.simulate(trial, key, 10, reduce="mean")
+
+
 def test_folders_that_cannot_be_checkpoints(key, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ValueError, match=r"got .* with thesis\.tex"):
@@ -316,7 +355,7 @@ def test_folders_that_cannot_be_checkpoints(key, tmp_path):
             jaxcp.simulate(trial, key, 6, checkpoint=path)
     (path / "0000000000-0000000002.npz").unlink()
     (path / "notes.npz").write_bytes(whole)
-    with pytest.raises(ValueError, match=r"int.* with base 10: 'notes'"):
+    with pytest.raises(ValueError, match=r"no files but its own .*notes"):
         jaxcp.simulate(trial, key, 6, checkpoint=path)
     (path / "notes.npz").unlink()
     for damaged in ('{"key"', "[" * 10**5):
