@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp import _arrays, _checks
+from jaxcp import _arrays, _checks, _names
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp.typing import ArrayLike, Number
 
@@ -69,12 +69,13 @@ def indicators(
         )
     if missing := [name for name in groups if name not in columns]:
         raise ValueError(f"expected columns {[*groups]}, got none named {missing[0]!r}")
-    values = {name: np.asarray(columns[name]) for name in groups}
-    _checks.num_rows(**{str(name): column for name, column in values.items()})
-    found = [values[name] == value for name, value in pairs]
-    if intercept:
-        found = [np.ones(len(found[0]), bool), *found]
-    return jnp.asarray(np.stack(found, axis=1))
+    values = {name: _column(str(name), columns[name]) for name in groups}
+    num_rows = _checks.num_rows(**{str(name): v for name, v in values.items()})
+    flags = [np.ones((num_rows, 1), bool)] if intercept else []
+    for name, column in values.items():
+        listed, places = _names.distinct(_names.on_host(str(name), [*groups[name]]))
+        flags.append(_names.equal_places(listed, column)[:, None] == places)
+    return jnp.asarray(np.concatenate(flags, axis=1))
 
 
 def fourier(key: Array, x: ArrayLike, num: int, bandwidth: Number) -> Array:
@@ -150,7 +151,14 @@ def polynomial(x: ArrayLike, degree: int) -> Array:
     return jnp.stack(found, axis=1)
 
 
-def _matrix(x):
+def _column(name: str, column: Any) -> np.ndarray:
+    """Returns a column on the host, where what is masked has the value None."""
+    if np.ma.is_masked(column):
+        column = column.astype(object).filled(None)
+    return _names.on_host(name, column)
+
+
+def _matrix(x: ArrayLike) -> Array:
     x = at_least_single(as_float(_arrays.as_array("x", x)))
     if x.ndim not in (1, 2):
         raise ValueError(f"expected x of shape (m, d) or (m,), got {x.shape}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -191,9 +192,11 @@ def singleton_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
     return mean(jnp.sum(_members(sets), axis=1) == 1, count)
 
 
-def check_groups(y, groups, num_groups, group_names):
+def check_groups(
+    y: Any, groups: Any, num_groups: Any, group_names: Any
+) -> _names.Groups:
     """Returns groups as 0, ..., g - 1, one for each target, their number and names."""
-    names = group_names
+    groups, names = _names.as_column(groups), group_names
     if names is not None:
         names = _names.as_names("group_names", names)
     columns = getattr(groups, "columns", None)
@@ -210,21 +213,24 @@ def check_groups(y, groups, num_groups, group_names):
         if names is None and columns is not None:
             names = _names.as_names("columns of groups", columns)
         return _names.Groups(flags, count, names)
-    given = _names.as_groups(groups, num_groups, names)
-    columns = _checks.groups(given.codes, given.count)
-    return given._replace(codes=_checks.rows(y=y, groups=columns)[1])
+    coded = _names.as_groups(groups, num_groups, names)
+    columns = _checks.groups(coded.codes, coded.count)
+    return coded._replace(codes=_checks.rows(y=y, groups=columns)[1])
 
 
-def named_groups(y, groups, num_groups, group_names):
+def named_groups(
+    y: Any, groups: Any, num_groups: Any, group_names: Any
+) -> _names.Groups:
     """Returns groups with a name each: integers are 0, ..., g - 1 up to the largest."""
+    groups = _names.as_column(groups)
     if num_groups is None and group_names is None and np.ndim(groups) < 2:
         if not _arrays.is_concrete(groups):
             raise ValueError("expected num_groups with traced groups, got None")
         if _names.on_host("groups", groups).dtype.kind in "iu":
             codes = np.asarray(_arrays.as_groups("groups", groups))
             num_groups = int(np.max(codes, initial=0)) + 1
-    given = check_groups(y, groups, num_groups, group_names)
-    return given._replace(names=tuple(given.names or range(given.count)))
+    coded = check_groups(y, groups, num_groups, group_names)
+    return coded._replace(names=tuple(coded.names or range(coded.count)))
 
 
 def _of_groups(

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _arrays, _checks, _names
@@ -165,14 +166,19 @@ class ByGroup(Stream):
             raise ValueError(f"expected {expected}; run each group by itself")
         return self
 
-    def _coded(self, preds):
+    def _coded(self, preds: Any) -> Any:
         if not isinstance(preds, tuple) or len(preds) != 2:
             return preds
         _checks.check_given(group=preds[0])
         if self.group_names is None:
             return preds
-        cure = "; name all groups at ByGroup(method, group_names=[...])"
-        return _names.group_codes(self.group_names, preds[0], cure=cure), preds[1]
+        groups, cure = (
+            preds[0],
+            "; name all groups at ByGroup(method, group_names=[...])",
+        )
+        if isinstance(groups, tuple) and groups in self.group_names:  # of one step
+            groups = np.fromiter([groups], object).reshape(())
+        return _names.group_codes(self.group_names, groups, cure=cure), preds[1]
 
 
 @pytree
