@@ -176,16 +176,26 @@ def on_host(argument: str, values: Any) -> np.ndarray:
     if isinstance(values, tuple | list):
         nested = any(isinstance(v, list | np.ndarray | Array) for v in values)
         values = values if nested else np.fromiter(values, object, len(values))
-    array = as_host_array(argument, values)
+    array = (
+        one_name(values)
+        if isinstance(values, date)
+        else as_host_array(argument, values)
+    )
     if array.dtype.kind in "mM":
         return _in_microseconds(array)
     return _as_numbers(array) if array.dtype == object and array.size else array
 
 
+def one_name(name: Hashable) -> np.ndarray:
+    """Returns a name as an array without axes, also a tuple or a time in a zone."""
+    return np.fromiter([name], object, 1).reshape(())
+
+
 def as_list(values: np.ndarray) -> list[Any]:
     """Returns values of Python; of numpy dates and times that Python does not have."""
-    is_longer = values.dtype.kind in "mM" and np.datetime_data(values.dtype)[0] != "us"
-    return [*values.ravel()] if is_longer else values.ravel().tolist()
+    flat = values.ravel().tolist()
+    is_beyond = values.dtype.kind in "mM" and int in set(map(type, flat))
+    return [*values.ravel()] if is_beyond else flat
 
 
 def distinct(values: np.ndarray) -> tuple[list[Any], np.ndarray]:
@@ -229,13 +239,9 @@ def _as_numbers(array: np.ndarray) -> np.ndarray:
 
 def _in_microseconds(array: np.ndarray) -> np.ndarray:
     """Returns dates or times in the unit of Python, if it has each; else in theirs."""
-    kind = array.dtype.kind
-    found = array.astype(f"{kind}8[us]")
-    same = found.astype(array.dtype) == array
-    if kind == "M":
-        year = array.astype("M8[Y]").astype(int) + 1970
-        same &= (year >= 1) & (year <= 9999)
-    return found if (same | np.isnat(array)).all() else array
+    found = array.astype(f"{array.dtype.kind}8[us]")
+    is_exact = (found.astype(array.dtype) == array) | np.isnat(array)
+    return found if is_exact.all() else array
 
 
 def _is_number(kind: type) -> bool:
@@ -243,8 +249,11 @@ def _is_number(kind: type) -> bool:
 
 
 def _types(names: Iterable[Hashable]) -> list[Any]:
-    """Returns the types of names, of tuples also those inside."""
-    return [_types(v) if isinstance(v, tuple) else type(v) for v in names]
+    """Returns the types of names: of tuples those inside, of numpy with the unit."""
+    return [
+        _types(v) if isinstance(v, tuple) else getattr(v, "dtype", type(v))
+        for v in names
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -261,12 +270,10 @@ def _key(value: Any) -> Hashable:
         value = value.to_numpy()
     if isinstance(value, np.datetime64 | np.timedelta64):
         value = _in_microseconds(np.asarray(value))[()]
-        if np.datetime_data(value.dtype)[0] == "us":
-            return value.item()
-        is_date = isinstance(value, np.datetime64)
-        return (
-            (value.dtype.kind, np.datetime_as_string(value, "as")) if is_date else value
-        )
+        if not isinstance(plain := value.item(), int):
+            value = plain
+        elif isinstance(value, np.datetime64):
+            return np.datetime64, np.datetime_as_string(value, "as")
     return datetime.combine(value, time()) if type(value) is date else _plain(value)
 
 

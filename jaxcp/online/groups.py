@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from jaxcp import _arrays, _checks, _names
@@ -172,12 +171,10 @@ class ByGroup(Stream):
         _checks.check_given(group=preds[0])
         if self.group_names is None:
             return preds
-        groups, cure = (
-            preds[0],
-            "; name all groups at ByGroup(method, group_names=[...])",
-        )
+        groups = preds[0]
         if isinstance(groups, tuple) and groups in self.group_names:  # of one step
-            groups = np.fromiter([groups], object).reshape(())
+            groups = _names.one_name(groups)
+        cure = "; name all groups at ByGroup(method, group_names=[...])"
         return _names.group_codes(self.group_names, groups, cure=cure), preds[1]
 
 
