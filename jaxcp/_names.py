@@ -28,8 +28,9 @@ from jaxcp.typing import AnySet, HasNames
 
 _FEW = 5  # names that a message lists
 _MANY = 20  # names that are shown in full
-_MANY_VALUES = 2**10  # for a name, from which on numpy takes less time than a dict
+_MANY_VALUES = 2**8  # for a name, from which on numpy takes less time than a dict
 _FLOATS = float, np.floating
+_TO_CONVERT = np.generic, date, timedelta
 
 
 class Names(tuple[Hashable, ...]):
@@ -129,16 +130,15 @@ def places(names: Names, argument: str, values: Any) -> Any:
 def equal_places(names: Sequence[Hashable], values: np.ndarray) -> np.ndarray:
     """Returns the place of every value of numpy among the names, k where it is none."""
     kind, many = values.dtype.kind, values.size > _MANY_VALUES * len(names)
-    if kind in "biuf" and (many or (kind == "f" and values.dtype.itemsize < 8)):
+    if kind in "biufU" and (many or (kind == "f" and values.dtype.itemsize < 8)):
         codes = np.full(values.shape, len(names), np.int32)
         for number, place in zip(*_as_type(names, values.dtype), strict=True):
             codes[values == number] = place
         return codes
     table = {_key(name): place for place, name in enumerate(names)}
-    flat: Iterable = as_list(values)
-    keys = map(_key, flat) if kind in "OmM" else flat
-    found = [table.get(key, len(names)) for key in keys]
-    return np.array(found, np.int32).reshape(values.shape)
+    flat = as_list(values)
+    place_of = {v: table.get(_key(v), len(names)) for v in dict.fromkeys(flat)}
+    return _looked_up(place_of, flat).reshape(values.shape)
 
 
 def _places_in_program(values: Array, names: Names) -> Array:
@@ -149,21 +149,22 @@ def _places_in_program(values: Array, names: Names) -> Array:
 
 
 def _as_type(names: Sequence[Hashable], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the names that are numbers of a type, and the places of these.
+    """Returns the names that are values of a type, and the places of these.
 
-    Floats are rounded to it; other numbers are names of none that differs.
+    Floats are rounded to it; of other names none is rounded or cut.
     """
+    kinds: Any = str if dtype.kind == "U" else (Real, Decimal)
     numbers: list[np.ndarray] = []
     places: list[int] = []
     is_float = jnp.issubdtype(dtype, jnp.floating)
     for place, name in enumerate(names):
-        if isinstance(name, Real | Decimal):
+        if isinstance(name, kinds):
             with suppress(OverflowError), np.errstate(all="ignore"):
                 number = np.array(name).astype(dtype)
                 if number.item() == name or (is_float and isinstance(name, float)):
                     numbers.append(number)
                     places.append(place)
-    if len(np.unique(numbers)) < len(numbers):
+    if is_float and len(np.unique(numbers)) < len(numbers):
         raise ValueError(f"expected classes or groups that differ in {dtype}")
     return np.array(numbers, dtype), np.array(places, np.int32)
 
@@ -176,11 +177,8 @@ def on_host(argument: str, values: Any) -> np.ndarray:
     if isinstance(values, tuple | list):
         nested = any(isinstance(v, list | np.ndarray | Array) for v in values)
         values = values if nested else np.fromiter(values, object, len(values))
-    array = (
-        one_name(values)
-        if isinstance(values, date)
-        else as_host_array(argument, values)
-    )
+    values = one_name(values) if isinstance(values, date) else values
+    array = as_host_array(argument, values)
     if array.dtype.kind in "mM":
         return _in_microseconds(array)
     return _as_numbers(array) if array.dtype == object and array.size else array
@@ -211,8 +209,11 @@ def distinct(values: np.ndarray) -> tuple[list[Any], np.ndarray]:
         place_of_value[value] = place
         if place == len(names):
             names.append(value)
-    codes = np.array([place_of_value[value] for value in flat], np.int32)
-    return names, codes.reshape(values.shape)
+    return names, _looked_up(place_of_value, flat).reshape(values.shape)
+
+
+def _looked_up(place_of: Mapping[Hashable, int], values: list[Any]) -> np.ndarray:
+    return np.fromiter(map(place_of.__getitem__, values), np.int32, len(values))
 
 
 def in_order(names: Iterable[Any]) -> Names:
@@ -264,7 +265,7 @@ def _plain(value: Any) -> Any:
 
 def _key(value: Any) -> Hashable:
     """Returns what stands for a name: dates and times of one instant hash the same."""
-    if not isinstance(value, np.generic | date | timedelta):
+    if not isinstance(value, _TO_CONVERT):
         return value
     if hasattr(value, "to_numpy") and getattr(value, "tzinfo", None) is None:  # pandas
         value = value.to_numpy()

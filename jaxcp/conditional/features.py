@@ -73,20 +73,23 @@ def indicators(
         )
     if missing := [name for name in groups if name not in columns]:
         raise ValueError(f"expected columns {[*groups]}, got none named {missing[0]!r}")
-    flags = {
-        str(name): _flags(str(name), columns[name], groups[name]) for name in groups
-    }
-    first = np.ones((_checks.num_rows(**flags), int(intercept)), bool)
-    return jnp.asarray(np.concatenate([first, *flags.values()], axis=1))
+    flags = [_flags(str(name), columns[name], groups[name]) for name in groups]
+    num_rows = _checks.num_rows(**dict(zip(map(str, groups), flags, strict=True)))
+    first = np.ones((num_rows, int(intercept)), bool)
+    return jnp.asarray(np.concatenate([first, *flags], axis=1))
 
 
 def _flags(name: str, column: Any, values: Iterable[Any]) -> np.ndarray:
-    """Returns which of the listed values each row of a column has; a masked row none."""
-    hidden = np.ma.getmask(column)  # False, where there is no mask
-    column = _names.on_host(name, column.data if np.any(hidden) else column)
-    listed, places = _names.distinct(_names.on_host(name, [*values]))
-    codes = np.where(hidden, -1, _names.equal_places(listed, column))
-    return codes[:, None] == places
+    """Returns which of the values each row of a column has; none where it is masked."""
+    hidden = np.ma.getmask(column) if np.ma.is_masked(column) else None
+    read = _names.on_host if isinstance(column, list | tuple) else _arrays.as_host_array
+    column = read(name, column if hidden is None else column.data)
+    _checks.check_vectors(**{name: column})
+    listed, places = _names.distinct(np.fromiter(values, object))
+    codes = _names.equal_places(listed, column)
+    if hidden is not None:
+        codes[hidden] = -1
+    return (places[:, None] == codes).T
 
 
 def fourier(key: Array, x: ArrayLike, num: int, bandwidth: Number) -> Array:
