@@ -160,7 +160,7 @@ def _as_type(names: Sequence[Hashable], dtype: Any) -> tuple[np.ndarray, np.ndar
     for place, name in enumerate(names):
         if isinstance(name, kinds):
             with suppress(OverflowError), np.errstate(all="ignore"):
-                number = np.array(name).astype(dtype)
+                number = np.array(float(name) if is_float else name).astype(dtype)
                 if number.item() == name or (is_float and isinstance(name, float)):
                     numbers.append(number)
                     places.append(place)

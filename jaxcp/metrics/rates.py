@@ -260,7 +260,7 @@ def group_coverage(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
       groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,), or its name.
-        Groups that overlap are flags, shape (m, g).
+        Groups that overlap are flags, shape (m, g); tuples in a list are names.
       num_groups: Number of groups g. May be left out where groups have names.
       group_names: Names of the g groups as for `jaxcp.calibrate_groups`. Defaults to
         the distinct groups in order, unless groups are integers.

@@ -6,6 +6,7 @@ At every door they have the results of the codes that a dict of Python makes.
 
 import enum
 import functools
+import runpy
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -30,7 +31,7 @@ from jaxcp import (
     risk,
     scores,
 )
-from jaxcp._names import Names, equal_places, on_host
+from jaxcp._names import Names, as_names, equal_places, on_host, places
 from jaxcp.sets import LabelSet
 from rows import ABSOLUTE, KEY, RIDGE
 
@@ -307,6 +308,55 @@ def test_groups_have_names_of_their_own(kind):
     assert_array_equal(table["n"], np.full(K, 6))
     named = metrics.by_group(INTERVALS, Y, ids, group_names=table.names)
     assert_array_equal(named["n"], table["n"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "numbers of three types",
+        "integers and floats beyond 2^53",
+        "integers beyond 64 bits",
+        "flags and words",
+        "text and bytes",
+        "tuples of several kinds",
+    ],
+)
+def test_a_file_of_numpy_has_the_same_names(kind, tmp_path):
+    ids = KINDS[kind]
+    cp = jaxcp.calibrate_groups(ABSOLUTE, X, Y, ids, group_names=in_python(kind))
+    cp.at(0.3).export(tmp_path)
+    names = runpy.run_path(str(tmp_path / "predictor.py"))
+    assert_array_equal(names["sets"](X, ids)["upper"], cp(X, 0.3, groups=ids).upper)
+
+
+@pytest.mark.parametrize("kind", ["distant years", "attoseconds", "tuples", "spans"])
+def test_saved_names_are_the_same(kind, tmp_path):
+    ids = KINDS[kind]
+    cp = jaxcp.calibrate_groups(ABSOLUTE, X, Y, ids, group_names=in_python(kind))
+    jaxcp.save(tmp_path / "cp.npz", cp)
+    again = jaxcp.load(tmp_path / "cp.npz")
+    assert repr(again.group_names) == repr(cp.group_names)
+    assert_array_equal(again(X, 0.3, groups=ids).upper, cp(X, 0.3, groups=ids).upper)
+
+
+def test_a_step_of_a_stream_takes_one_name():
+    """Also a tuple, which holds one name, and not two."""
+    method = online.ByGroup(online.ACI(ABSOLUTE, 0.1), group_names=[("a", 1), ("a", 2)])
+    ids = [("a", 1), ("a", 2)] * 6
+    state = method.init(np.arange(12.0), 0.3, groups=ids)
+    state, _ = method.step(state, (("a", 2), jnp.array(0.0)), 99.0, 0.3)
+    assert state.alpha.tolist() == pytest.approx([0.3, 0.23])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int8", "float32", "bfloat16", "bool"])
+def test_programs_find_the_names_that_the_host_finds(dtype):
+    """Also among text, and numbers that a type has only rounded."""
+    names = as_names("classes", (2**24 + 1, "a", 0.5, 2**40, True, Decimal(3), 2**70))
+    y = jnp.asarray([1, 2**24, 2**24 + 1, 0.5, 3, 0], float).astype(dtype)
+    found = jax.jit(lambda y: places(names, "y", y))(y)
+    assert_array_equal(found, places(names, "y", y))
+    table = {name: place for place, name in enumerate(names)}
+    assert found.tolist() == [table.get(v, 7) for v in y.astype(float).tolist()]
 
 
 def test_programs_of_equal_names_are_kept_by_types():
