@@ -220,7 +220,7 @@ def in_order(names: Iterable[Any]) -> Names:
     """Returns names sorted; as they come, where they have no order."""
     names = Names(names)
     with suppress(TypeError):
-        return Names(sorted(names))
+        return Names(sorted(names))  # type: ignore[type-var]
     return names
 
 
@@ -303,7 +303,7 @@ class Groups(NamedTuple):
 
     codes: Any
     count: Any
-    names: Names | None
+    names: tuple[Hashable, ...] | None
 
 
 def as_groups(
@@ -331,7 +331,9 @@ def as_column(groups: Any) -> Any:
     return on_host("groups", groups) if isinstance(groups, tuple | list) else groups
 
 
-def group_codes(names: Names, groups: Any, mask: Any = None, cure: str = "") -> Any:
+def group_codes(
+    names: Iterable[Hashable], groups: Any, mask: Any = None, cure: str = ""
+) -> Any:
     """Returns groups by name as 0, ..., g - 1, after checks."""
     _check_one_column(groups)
     return codes(names, "groups", groups, "the group_names", mask, cure)

@@ -65,27 +65,27 @@ def indicators(
         groups = {name: [True] for name in columns}
     lists = groups.values() if isinstance(groups, Mapping) else [""]
     is_text = any(isinstance(v, str) for v in lists)
-    pairs = [] if is_text else [(name, v) for name in groups for v in groups[name]]
-    if not pairs:
+    values = {} if is_text else {name: [*groups[name]] for name in groups}
+    if not any(values.values()):
         raise ValueError(
             'expected groups as lists of values by column, {"site": ["north"]}, got '
             f"{groups!r}"
         )
     if missing := [name for name in groups if name not in columns]:
         raise ValueError(f"expected columns {[*groups]}, got none named {missing[0]!r}")
-    flags = [_flags(str(name), columns[name], groups[name]) for name in groups]
-    num_rows = _checks.num_rows(**dict(zip(map(str, groups), flags, strict=True)))
+    flags = [_flags(str(name), columns[name], values[name]) for name in values]
+    num_rows = _checks.num_rows(**dict(zip(map(str, values), flags, strict=True)))
     first = np.ones((num_rows, int(intercept)), bool)
     return jnp.asarray(np.concatenate([first, *flags], axis=1))
 
 
-def _flags(name: str, column: Any, values: Iterable[Any]) -> np.ndarray:
+def _flags(name: str, column: Any, values: list[Any]) -> np.ndarray:
     """Returns which of the values each row of a column has; none where it is masked."""
     hidden = np.ma.getmask(column) if np.ma.is_masked(column) else None
     read = _names.on_host if isinstance(column, list | tuple) else _arrays.as_host_array
     column = read(name, column if hidden is None else column.data)
     _checks.check_vectors(**{name: column})
-    listed, places = _names.distinct(np.fromiter(values, object))
+    listed, places = _names.distinct(np.fromiter(values, object, len(values)))
     codes = _names.equal_places(listed, column)
     if hidden is not None:
         codes[hidden] = -1

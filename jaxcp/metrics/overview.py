@@ -349,7 +349,7 @@ def by_group(
     loss = None if loss is None else losses.as_loss(loss)
     options = {"loss": loss, "num_groups": given.count}
     found = _batching.counted(_by_group, sets, y, given.codes, **options)
-    return GroupSummary(found, given.names)
+    return GroupSummary(found, given.names or ())
 
 
 @_tree.jit(static_argnames="num_groups")
