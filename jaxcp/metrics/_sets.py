@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
+from jaxcp.held.taking import codes_of_clusters
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
@@ -22,7 +23,7 @@ Count = Array | None  # the number of rows that count; None for all
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Formula = Callable[Concatenate[Count, _P], _R]
-_ROWS = "sets", "probs", "y", "groups", "sizes", "draws", "log_densities"
+_ROWS = "sets", "probs", "y", "groups", "sizes", "draws", "log_densities", "clusters"
 _STATIC = "num_groups", "rooted", "weighted", "fair", "num_bins", "bins", "kind"
 _STATIC += "beta", "order", "side"
 
@@ -93,6 +94,11 @@ def check_sets(sets, y):
         y = _arrays.as_groups("y", y)
         _checks.check_labels("y", y, sets.members().shape[-1])
     return sets, y
+
+
+def check_clusters(clusters: Any, **rows: Any) -> Array | None:
+    """Returns the cluster of each row by an integer, if rows come in clusters."""
+    return None if clusters is None else codes_of_clusters(clusters, **rows)
 
 
 def _check_digits(sets, y):

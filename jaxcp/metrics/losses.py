@@ -83,24 +83,34 @@ def as_loss(loss: Any) -> Any:
     return loss
 
 
-def with_errors(loss, sets, y, num_rows, means, groups=None):
-    """Returns means of losses, with their standard errors, as `means` takes means."""
-    of = lambda one, target: as_float(one_number(loss(one, target)))  # noqa: E731
-    losses = jax.vmap(of)(sets, _batching.widened(y))
-    center = means(losses)
+def of_rows(loss: Callable, sets: Set, y: PyTree) -> Array:
+    """Returns the loss of each row, shape (m,)."""
+
+    def of_row(one_set: Any, target: Any) -> Array:
+        return as_float(one_number(loss(one_set, target)))
+
+    return jax.vmap(of_row)(sets, _batching.widened(y))
+
+
+def with_errors(
+    values: Array, num_rows: Any, means: Callable, groups: Array | None = None
+) -> MeanLoss:
+    """Returns means of numbers, with their standard errors, as `means` takes means."""
+    center = means(values)
     origin = jnp.nan_to_num(center)  # of groups without rows
     if groups is not None:
         origin = origin[groups] if groups.ndim == 1 else origin[:, None]
     # Of small numbers squares keep their digits.
-    gaps = jnp.subtract(*jnp.broadcast_arrays(losses, origin))
+    gaps = jnp.subtract(*jnp.broadcast_arrays(values, origin))
     spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
-    flat, known = spread == 0, num_rows > 1  # a root has no gradient at 0
-    rest = jnp.where(known, num_rows - 1, 1)
-    root = jnp.sqrt(quotient(jnp.where(flat, 1, spread), rest))
-    return MeanLoss(center, jnp.where(known, jnp.where(flat, 0, root), jnp.nan))
+    is_flat, is_known = spread == 0, num_rows > 1  # a root has no gradient at 0
+    rest = jnp.where(is_known, num_rows - 1, 1)
+    root = jnp.sqrt(quotient(jnp.where(is_flat, 1, spread), rest))
+    return MeanLoss(center, jnp.where(is_known, jnp.where(is_flat, 0, root), jnp.nan))
 
 
 @_tree.jit
 def _mean_loss(sets, y, count, loss):
     num_rows = jax.tree.leaves(y)[0].shape[0] if count is None else count
-    return with_errors(loss, sets, y, num_rows, lambda v: mean(v, count))
+    values = of_rows(loss, sets, y)
+    return with_errors(values, num_rows, lambda v: mean(v, count))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
 from jaxcp._numbers import as_float, quotient
@@ -92,8 +93,13 @@ def summary(
     num_bins: int = 5,
     side: str | None = None,
     loss: Callable | None = None,
+    clusters: ArrayLike | None = None,
 ) -> Summary:
     """Returns all metrics that apply to the sets, by name.
+
+    It sees sets and targets alone. Of times that may be censored, as those of
+    `survival.calibrate_lower`, the observed ones are shorter, and so is the coverage
+    here: `survival.coverage` estimates that of the times until the event.
 
     Args:
       sets: Sets with leading axis m.
@@ -110,6 +116,7 @@ def summary(
         Defaults to what known sets show, all of whose other ends are infinite; inside
         of jit and vmap to intervals with two ends.
       loss: A loss of one example, as for `mean_loss`.
+      clusters: Cluster of each row, as for `coverage`, shape (m,). Defaults to none.
 
     Returns:
       A `Summary`, a dict from the name of a metric to its value, a number of Python
@@ -123,6 +130,9 @@ def summary(
       one side; "full_rate", "singleton_rate" and "class_coverage[cat]" for label sets,
       for each class by its name, or 0, ..., k - 1; "group_coverage[east]" of each group
       and "coverage_gap" with groups; "mean_loss" and "mean_loss_error" with a loss.
+      With clusters, what `by_group` has too is as there, "coverage" with
+      "coverage_error", "mean_size", "mean_finite_size", "infinite_rate", "mean_loss",
+      and so are coverages of groups and their gap; the others count all rows the same.
 
     Raises:
       ValueError: as the metrics, or if the number of groups is not known.
@@ -132,7 +142,8 @@ def summary(
       20,000 rows (for `hsic`), else O(m log m).
 
     See also:
-      metrics.coverage, metrics.mean_size, metrics.by_group, metrics.mean_loss
+      metrics.coverage, metrics.mean_size, metrics.by_group, metrics.mean_loss,
+      survival.coverage
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -165,6 +176,16 @@ def summary(
     found = _batching.counted(_summary, *rows, by_pairs=by_size, **options)
     if own is not None:
         found["mean_loss"], found["mean_loss_error"] = own
+    if clusters is not None:
+        of_clusters = partial(by_group, sets, y, clusters=clusters)
+        table = of_clusters(np.zeros(len(y), int), num_groups=1, loss=loss)
+        common = {*found, "coverage_error"} & table.keys()
+        found |= {name: table[name][0] for name in sorted(common)}
+        if groups is not None:
+            table = of_clusters(given.codes, num_groups=given.count)
+            found["group_coverage"] = table["coverage"]
+            gaps = _sets.distances(table["coverage"], alpha)
+            found["coverage_gap"] = jnp.mean(gaps, where=table["n"] > 0)
     return _by_name(found, names)
 
 
@@ -278,6 +299,9 @@ class GroupSummary:
         import pandas as pd
 
         columns = {name: np.asarray(value) for name, value in self.columns.items()}
+        for name, value in columns.items():
+            if value.dtype.kind == "f":  # with its digits: 0.9 of a half is not rounded
+                columns[name] = value.astype(float)
         index = pd.Index(self.names, name="group", tupleize_cols=False)
         return pd.DataFrame(columns, index)
 
@@ -304,8 +328,16 @@ def by_group(
     group_names: Iterable[Hashable] | None = None,
     num_groups: int | None = None,
     loss: Callable | None = None,
+    clusters: ArrayLike | None = None,
 ) -> GroupSummary:
     """Returns coverage and sizes within each group, with the names of the groups.
+
+    The coverage c of n rows has the standard error sqrt(c (1 - c) / n) if the rows are
+    independent. Rows of one patient, or of one series, are not: say which belong
+    together by `clusters`. Then c = (1/K) sum_j m_j over the K clusters with rows in
+    the group, m_j the share of these rows that are covered, which is the coverage of a
+    row of a new cluster; its error is sqrt(sum_j (m_j - c)^2 / (K (K - 1))). All other
+    means are over clusters, too.
 
     Args:
       sets: Sets with leading axis m.
@@ -316,10 +348,16 @@ def by_group(
       num_groups: Number of groups. Defaults to the largest one of `groups` plus 1,
         which has to be known: give it inside jit.
       loss: A loss of one example, as for `mean_loss`.
+      clusters: Cluster of each row, as for `coverage`, shape (m,). Defaults to none.
 
     Returns:
-      A `GroupSummary`, arrays of shape (g,) by name: "n", the number of rows, and
-      "coverage" with "coverage_error", its standard error sqrt(c (1 - c) / n), always;
+      A `GroupSummary`, arrays of shape (g,) by name: "n", the number of rows,
+      "clusters", that of clusters, with clusters, and "coverage" with "coverage_error",
+      its standard error, and "low" and "high", Wilson's interval of two standard errors
+      (about 95 %), always: of n rows, or with clusters of as many as have the error e,
+      c (1 - c) / e^2 (at most n, and K where all m_j are equal), times (K - 3) / (K -
+      1), so that it is [0, 1] of up to 3 clusters. Where few clusters differ much it is
+      too short: 20 whose rows were nearly all covered or missed together had 91 %.
       "mean_size" for sets with a size, and, unless they are of labels,
       "mean_finite_size" and "infinite_rate"; for intervals the shares of targets that
       lie below and above, "missed_below" and "missed_above", for others "missed"; with
@@ -331,7 +369,7 @@ def by_group(
         known.
 
     Cost:
-      O(m) time, in one program; O(m g) for flags.
+      O(m) time, in one program; O(m g) for flags. With clusters one sort of the rows.
 
     See also:
       metrics.group_coverage, metrics.summary, metrics.GroupSummary,
@@ -347,19 +385,26 @@ def by_group(
     sets, y = _sets.check_sets(sets, y)
     given = rates.named_groups(y, groups, num_groups, group_names)
     loss = None if loss is None else losses.as_loss(loss)
+    rows = sets, y, given.codes, _sets.check_clusters(clusters, y=y)
     options = {"loss": loss, "num_groups": given.count}
-    found = _batching.counted(_by_group, sets, y, given.codes, **options)
+    found = _batching.counted(_by_group, *rows, **options)
     return GroupSummary(found, given.names or ())
 
 
 @_tree.jit(static_argnames="num_groups")
-def _by_group(sets, y, groups, count, loss, num_groups):
+def _by_group(sets, y, groups, clusters, count, loss, num_groups):
     """Returns `by_group` of checked arguments, in one program."""
-    means = partial(rates.means_of, groups, num_groups, count)
+    parts = groups, num_groups, count
+    means = partial(rates.means_of, *parts, clusters=clusters)
     covered = _sets.is_covered(sets, y)
-    rate, n = rates.rates_of(covered, groups, num_groups, count)
-    error = jnp.sqrt(quotient(rate * (1 - rate), n))
-    found = Summary(n=n, coverage=rate, coverage_error=error)
+    if clusters is None:
+        rate, n = rates.rates_of(covered, *parts)
+        low, high = rates.wilson(rate, n)
+        found = Summary(n=n, coverage=rate)
+        found["coverage_error"] = jnp.sqrt(quotient(rate * (1 - rate), n))
+        found |= {"low": low, "high": high}
+    else:
+        found = rated(covered, *parts, clusters)
     if has_size(sets):
         sizes = as_float(_sets.closed_form_sizes(sets))
         found["mean_size"] = means(sizes)
@@ -375,6 +420,37 @@ def _by_group(sets, y, groups, count, loss, num_groups):
     else:
         found["missed"] = means(1 - covered)
     if loss is not None:
-        lost = losses.with_errors(loss, sets, y, n, means, groups)
+        values = losses.of_rows(loss, sets, y)
+        lost = _with_errors(values, *parts, clusters)[0]
         found["mean_loss"], found["mean_loss_error"] = lost
+    return found
+
+
+def _with_errors(
+    values: Array, groups: Array, num_groups: int, count: Any, clusters: Array | None
+) -> tuple[losses.MeanLoss, Array]:
+    """Returns the mean of rows, or of clusters, in each group, and their number."""
+    if clusters is not None:
+        values, groups = rates.units_of(values, clusters, groups, num_groups, count)
+        count = None
+    means = partial(rates.means_of, groups, num_groups, count)
+    number = rates.rates_of(jnp.zeros(len(groups)), groups, num_groups, count)[1]
+    return losses.with_errors(values, number, means, groups), number
+
+
+def rated(
+    values: Array, groups: Array, num_groups: int, count: Any, clusters: Array | None
+) -> Summary:
+    """Returns the columns of a coverage that is the mean of numbers of rows."""
+    (rate, error), units = _with_errors(values, groups, num_groups, count, clusters)
+    n = rates.rates_of(jnp.zeros(len(groups)), groups, num_groups, count)[1]
+    found = Summary(n=n) if clusters is None else Summary(n=n, clusters=units)
+    # Independent rows have e^2 = c (1 - c) / n: as many as have this error.
+    share, varies = jnp.clip(rate, 0, 1), error > 0
+    worth = share * (1 - share) / jnp.where(varies, error, 1) ** 2
+    worth = jnp.where(varies, jnp.minimum(worth, n), units)
+    # The error is estimated: by 1 / Var(t), of Student's t with K - 1 degrees.
+    worth = worth * jnp.maximum(units - 3, 0) / jnp.maximum(units - 1, 1)
+    low, high = rates.wilson(share, worth)
+    found |= {"coverage": rate, "coverage_error": error, "low": low, "high": high}
     return found

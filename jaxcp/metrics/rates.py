@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,34 @@ from jaxcp.metrics._sets import Count, metric
 from jaxcp.typing import ArrayLike, HasLabels, MayBeEmpty, Set
 
 
-@metric(_sets.of_targets)
-def coverage(count: Count, sets: Set | ArrayLike, y: ArrayLike) -> Array:
+def _of_targets(sets, y, *, clusters=None):
+    sets, y = _sets.check_sets(sets, y)
+    return (sets, y, _sets.check_clusters(clusters, y=y)), {}
+
+
+@metric(_of_targets)
+def coverage(
+    count: Count,
+    sets: Set | ArrayLike,
+    y: ArrayLike,
+    *,
+    clusters: ArrayLike | None = None,
+) -> Array:
     """Returns the share of targets that lie in their sets: mean 1(y in C).
 
     Ends are closed and infinite sets count like others. A NaN in a set or a target
     makes the result NaN; it never counts as "not covered".
 
+    Where rows come in clusters, (1/K) sum_j (1/N_j) sum_i 1(y_ji in C_ji) over the K
+    clusters of N_j rows: the coverage of a row of a new cluster, which is what
+    `calibrate(..., clusters=)` promises. `by_group` has its error.
+
     Args:
       sets: Sets with leading axis m, as a predictor returns them.
       y: Targets, shape (m, ...), or labels, shape (m,), int or by the names
-        that the sets have.
+        that the sets have. Of times that are censored see `survival.coverage`.
+      clusters: Cluster of each row, such as a patient, by ids of any kind, shape (m,);
+        inside of jit integers. Defaults to none: all rows count the same.
 
     Returns:
       Coverage in [0, 1], shape (); NaN for no rows.
@@ -39,18 +56,18 @@ def coverage(count: Count, sets: Set | ArrayLike, y: ArrayLike) -> Array:
         ends of their sets are about.
 
     Cost:
-      O(m) time: one membership for each row.
+      O(m) time: one membership for each row; of clusters one sort.
 
     See also:
       metrics.covered, metrics.summary, certificates.coverage_test,
-      metrics.group_coverage
+      metrics.group_coverage, survival.coverage
 
     Example:
       >>> from jaxcp.sets import Interval
       >>> coverage(Interval(jnp.zeros(2), jnp.ones(2)), jnp.array([0.5, 2.0]))
       Array(0.5, dtype=float32)
     """
-    return mean(_sets.is_covered(sets, y), count)
+    return mean_of(_sets.is_covered(sets, y), clusters, count)
 
 
 def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
@@ -387,8 +404,76 @@ def rates_of(covered, groups, num_groups, count=None):
     return jnp.where(counts[:, 2] > 0, jnp.nan, quotient(counts[:, 1], rows)), rows
 
 
-def means_of(groups, num_groups, count, values, where=True):
-    """Returns the mean of numbers, (m,) or (g, m), within each group, of some rows."""
+def mean_of(values: Array, clusters: Any, count: Count) -> Array:
+    """Returns the mean over rows, or over clusters of the means within."""
+    if clusters is None:
+        return mean(values, count)
+    everyone = jnp.zeros(len(values), int)
+    return means_of(everyone, 1, count, values, clusters=clusters)[0]
+
+
+class Units(NamedTuple):
+    """Numbers that count the same: the means of the rows of a cluster in a group.
+
+    Values, (u,), with a group each, g where there is no unit; for groups that overlap
+    values (g, u), with flags (u, g).
+    """
+
+    values: Array
+    groups: Array
+
+
+def units_of(
+    values: Array,
+    clusters: Array,
+    groups: Array,
+    num_groups: int,
+    count: Count,
+    where: Any = True,
+) -> Units:
+    """Returns the mean of the rows of each cluster, in each group with rows of it."""
+    counts = kept(jnp.broadcast_to(where, clusters.shape), count, False)
+    values = at_least_single(as_float(values))
+    if groups.ndim == 1:
+        codes = group_codes(groups, num_groups, counts)
+        return _means_of_clusters(values, clusters, codes, num_groups)
+
+    def of_column(flags: Array) -> Units:  # one group, 0, with all other rows in 1
+        return _means_of_clusters(values, clusters, jnp.where(flags & counts, 0, 1), 1)
+
+    units = jax.vmap(of_column, in_axes=1)(groups)
+    return Units(units.values, (units.groups == 0).T)
+
+
+def _means_of_clusters(
+    values: Array, clusters: Array, groups: Array, num_groups: int
+) -> Units:
+    """Returns a unit for each pair of a group and a cluster: m_j = S_j / N_j."""
+    m = len(values)
+    order = jnp.lexsort((clusters, groups))  # the rows of a pair side by side
+    values, clusters, groups = values[order], clusters[order], groups[order]
+    is_next = (jnp.diff(groups) != 0) | (jnp.diff(clusters) != 0)
+    pairs = jnp.cumsum(jnp.append(False, is_next))[:m]  # 0, ..., at most m - 1
+    rows = sums_of_groups(jnp.ones(m, int), pairs, m)
+    means = quotient(sums_of_groups(values, pairs, m), jnp.maximum(rows, 1))
+    return Units(means, jnp.full(m, num_groups).at[pairs].set(groups))
+
+
+def means_of(
+    groups: Array,
+    num_groups: int,
+    count: Count,
+    values: Array,
+    where: Any = True,
+    clusters: Array | None = None,
+) -> Array:
+    """Returns the mean of numbers, (m,) or (g, m), within each group, of some rows.
+
+    Of rows in clusters, the mean over clusters of the means within.
+    """
+    if clusters is not None:
+        units = units_of(values, clusters, groups, num_groups, count, where)
+        return means_of(units.groups, num_groups, None, units.values)
     values = at_least_single(as_float(values))
     counts = kept(jnp.broadcast_to(where, groups.shape[:1]), count, False)
     if groups.ndim == 2:
@@ -400,5 +485,17 @@ def means_of(groups, num_groups, count, values, where=True):
         codes = group_codes(groups, num_groups, counts)
         number = sums_of_groups(counts.astype(int), codes, num_groups)
         total = sums_of_groups(values, codes, num_groups)
-    found = quotient(total, jnp.maximum(number, 1))  # gradients are finite
-    return jnp.where(number > 0, found, jnp.nan)
+    means = quotient(total, jnp.maximum(number, 1))  # gradients are finite
+    return jnp.where(number > 0, means, jnp.nan)
+
+
+def wilson(rates: Any, counts: Any) -> tuple[Any, Any]:
+    """Returns the ends of Wilson's interval of two standard errors, of numpy or jax.
+
+    The rates p with abs(rate - p) <= 2 sqrt(p (1 - p) / n); [0, 1] for n = 0.
+    """
+    z = 2.0
+    center = (counts * rates + z**2 / 2) / (counts + z**2)
+    variance = counts * rates * (1 - rates) + z**2 / 4
+    half = z * variance**0.5 / (counts + z**2)
+    return center - half, center + half

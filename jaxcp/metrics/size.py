@@ -11,6 +11,7 @@ from jaxcp._batching import by_rows, map_evenly
 from jaxcp._numbers import as_float, at_least_single, counting, kept, mean, quotient
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
+from jaxcp.metrics.rates import mean_of
 from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.typing import ArrayLike, HasEnds, HasShapes, Set
 from jaxcp.volumes import volume
@@ -46,12 +47,23 @@ def sizes(sets: Set | ArrayLike) -> Array:
     return by_rows(_sets.closed_form_sizes, rows=(_sets.as_batch(sets),))
 
 
-@metric(_sets.of_sets)
-def mean_size(count: Count, sets: Set | ArrayLike) -> Array:
+def _of_clusters(sets, *, clusters=None):
+    sets = _sets.as_batch(sets)
+    return (sets, _sets.check_clusters(clusters, sets=sets)), {}
+
+
+@metric(_of_clusters)
+def mean_size(
+    count: Count, sets: Set | ArrayLike, *, clusters: ArrayLike | None = None
+) -> Array:
     """Returns the mean width, number of labels, or volume of sets.
+
+    Where rows come in clusters, the mean over clusters of the means within, as
+    `coverage` has it.
 
     Args:
       sets: Sets with leading axis m.
+      clusters: Cluster of each row, as for `coverage`, shape (m,). Defaults to none.
 
     Returns:
       Mean size, shape (), in units of the target (to the power of its dimension); +inf
@@ -61,7 +73,7 @@ def mean_size(count: Count, sets: Set | ArrayLike) -> Array:
       ValueError: if the sets have no size in closed form.
 
     Cost:
-      O(m) sizes in closed form.
+      O(m) sizes in closed form; of clusters one sort.
 
     See also:
       metrics.sizes, metrics.median_size, metrics.mean_volume
@@ -71,7 +83,7 @@ def mean_size(count: Count, sets: Set | ArrayLike) -> Array:
       >>> mean_size(Interval(jnp.zeros(2), jnp.array([1.0, 2.0])))
       Array(1.5, dtype=float32)
     """
-    return mean(_sets.closed_form_sizes(sets), count)
+    return mean_of(_sets.closed_form_sizes(sets), clusters, count)
 
 
 @metric(_sets.of_sets)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxcp import _checks, _names, metrics
 from jaxcp.certificates.laws import coverage_law, log_beta_binomial
+from jaxcp.metrics.rates import wilson
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, MISSED, Axes
 from jaxcp.plotting.sizes import size_name, sizes_of
@@ -404,6 +405,7 @@ def plot_group_coverage(
     groups: ArrayLike,
     alpha: float,
     *,
+    clusters: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     label: str = "coverage, two standard errors",
     color: Any = COVERED,
@@ -416,13 +418,15 @@ def plot_group_coverage(
 
     A group whose errors end below 1 - alpha is a diamond in another color; one of 44
     does so by chance where coverage is exact and there are many rows. Errors are of the
-    binomial law of the group's rows: Wilson's interval of two standard errors.
+    binomial law of the group's rows: Wilson's interval of two standard errors. Rows in
+    clusters count as in `metrics.by_group`.
 
     Args:
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...), or labels.
       groups: Group of each row, shape (m,), int or by name; for classes the labels.
       alpha: Miscoverage level of the sets, a number in (0, 1).
+      clusters: Cluster of each row, as for `metrics.by_group`. Defaults to none.
       names: Names of the distinct groups, in sorted order. Defaults to the groups.
       label: Name of the dots in the legend.
       color: Color of groups that reach 1 - alpha.
@@ -443,7 +447,7 @@ def plot_group_coverage(
       1927.
 
     See also:
-      metrics.group_coverage, metrics.class_coverage, calibrate_groups
+      metrics.by_group, metrics.class_coverage, calibrate_groups
 
     Example:
       >>> from jaxcp.sets import Interval
@@ -458,19 +462,44 @@ def plot_group_coverage(
     group_names = _names.in_order(_names.distinct(groups)[0])
     codes = _names.equal_places(group_names, groups)
     counts = np.bincount(codes)
-    rates = np.bincount(codes, covered) / counts
+    if clusters is None:
+        rates = rates_of_counts(np.bincount(codes, covered) / counts, counts)
+    else:
+        k = len(counts)
+        table = metrics.by_group(sets, y, codes, num_groups=k, clusters=clusters)
+        rates = rates_of_table(table)
     names = group_names if names is None else names
     look = {"ms": markersize, "color": color, "label": label} | kwargs
-    return draw_groups(ax, names, rates, counts, alpha, look, legend)
+    return draw_groups(ax, names, counts, rates, alpha, look, legend)
 
 
-def draw_groups(ax, names, rates, counts, alpha, look, legend=True):
+class Rates(NamedTuple):
+    """Rates with the ends of their intervals, of numpy, shape (g,)."""
+
+    rate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def rates_of_counts(rate: np.ndarray, counts: np.ndarray) -> Rates:
+    """Returns rates of so many independent rows."""
+    low, high = wilson(rate, counts)
+    return Rates(rate, low, high)
+
+
+def rates_of_table(table: metrics.GroupSummary) -> Rates:
+    """Returns the coverage of groups as `metrics.by_group` has it."""
+    rate, low, high = (np.asarray(table[k]) for k in ("coverage", "low", "high"))
+    return Rates(rate, low, high)
+
+
+def draw_groups(ax, names, counts, rates, alpha, look, legend=True):
     """Draws a row for each group, with its name and the number of its rows."""
     names = [f"{name} ({n:,})" for name, n in zip(names, counts, strict=True)]
     k = len(names)
     height = max(min(0.26 * k, 4 + 0.13 * k) + 1.3, 2)
     ax = _axes.new_axes(height) if ax is None else ax
-    _dots(ax, rates, counts, alpha, look, upright=True)
+    _dots(ax, rates, alpha, look, upright=True)
     ax.set_yticks(range(k), names)
     ax.tick_params(axis="y", length=0)
     ends = max(k, 1) - 0.5, -0.5
@@ -527,38 +556,30 @@ def plot_size_stratified_coverage(
     names = [f"{v.mean():.3g}" if len(v) else "" for v in strata]
     ax = _axes.new_axes() if ax is None else ax
     look = {"ms": markersize, "color": color, "label": label} | kwargs
-    _dots(ax, np.asarray(rates, float), counts, alpha, look)
+    _dots(ax, rates_of_counts(np.asarray(rates, float), counts), alpha, look)
     ax.set_xticks(range(num_bins), names, rotation=90 if num_bins > 10 else 0)
     ax.set_xlim(-0.5, num_bins - 0.5)
     name = f"mean {size_name(sets)} of the stratum"
     return _axes.finish(ax, legend, name, "coverage", share=True)
 
 
-def _dots(ax, rates, counts, alpha, look, upright=False):
+def _dots(
+    ax: Axes, rates: Rates, alpha: float, look: dict[str, Any], upright: bool = False
+) -> None:
     """Draws a dot with errors for each part, those surely below 1 - alpha apart."""
     _axes.draw_level(ax, alpha, upright)
-    low = wilson(rates, counts)[1] < 1 - alpha
-    points = np.arange(len(rates)), rates
-    draw_rates(ax, points, counts, low, "clearly below 1 − α", look, upright)
+    places, is_low = np.arange(len(rates.rate)), rates.high < 1 - alpha
+    draw_rates(ax, places, rates, is_low, "clearly below 1 − α", look, upright)
 
 
-def draw_rates(ax, points, counts, apart, name, look, upright=False):
-    """Draws a dot with errors for each rate that has counts, some of them apart."""
-    places, rates = points
-    below, above = wilson(rates, counts)
-    errors = np.clip([rates - below, above - rates], 0, 1)
+def draw_rates(ax, places, rates, apart, name, look, upright=False):
+    """Draws a dot with errors for each rate that is known, some of them apart."""
+    values, is_known = rates.rate, ~np.isnan(rates.rate)
+    errors = np.clip([values - rates.low, rates.high - values], 0, 1)
     named = {"color": MISSED, "label": name}
-    for rows, marker, own in ((~apart & (counts > 0), "o", {}), (apart, "D", named)):
+    for rows, marker, own in ((~apart & is_known, "o", {}), (apart, "D", named)):
         if rows.any():
             style = {"fmt": marker, "elinewidth": 1.2} | look | own
-            values = [places[rows], rates[rows]][:: -1 if upright else 1]
+            dots = [places[rows], values[rows]][:: -1 if upright else 1]
             side = "xerr" if upright else "yerr"
-            ax.errorbar(*values, **{side: errors[:, rows]}, **style)
-
-
-def wilson(rates: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which rates have the given ones within two standard errors."""
-    n, z = np.maximum(counts, 1), 2.0
-    center = (rates + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * np.sqrt(rates * (1 - rates) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return center - half, center + half
+            ax.errorbar(*dots, **{side: errors[:, rows]}, **style)

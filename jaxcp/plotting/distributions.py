@@ -12,7 +12,7 @@ from jaxcp.certificates.testing import pit_bounds
 from jaxcp.metrics.probabilities import of_bins
 from jaxcp.plotting import _axes
 from jaxcp.plotting._axes import COVERED, Axes
-from jaxcp.plotting.coverage import draw_rates, wilson
+from jaxcp.plotting.coverage import draw_rates, rates_of_counts
 from jaxcp.plotting.intervals import plot_intervals
 from jaxcp.predictive import Atoms
 from jaxcp.typing import ArrayLike
@@ -240,13 +240,13 @@ def plot_reliability(
     columns = probs, y, np.ones(y.shape)
     sums = np.array([np.bincount(place, v, num_bins) for v in columns])
     total, events, counts = sums[:, sums[-1] > 0]
-    places, rates = total / counts, events / counts
+    places = total / counts
     ax = _axes.new_axes() if ax is None else ax
     _axes.draw_once(ax, "diagonal", ax.axline, (0, 0), slope=1, label="calibrated")
-    below, above = wilson(rates, counts)
-    off = (above < places) | (below > places)
+    rates = rates_of_counts(events / counts, counts)
+    off = (rates.high < places) | (rates.low > places)
     look = {"color": COVERED, "label": "rate, two standard errors"} | kwargs
-    draw_rates(ax, (places, rates), counts, off, "clearly off the diagonal", look)
+    draw_rates(ax, places, rates, off, "clearly off the diagonal", look)
     strip: dict[str, Any] = {"color": look["color"], "alpha": 0.25, "zorder": 0}
     ax.bar(places, counts / y.size, 0.6 / num_bins, **strip)
     ax.set_xlim(0, 1)

@@ -6,6 +6,7 @@ import io
 import math
 import platform
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -55,6 +56,9 @@ def report(
     alpha: Any,
     *,
     groups: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    event: ArrayLike | None = None,
+    censoring: Any = None,
     path: Any = None,
     **context: Any,
 ) -> Page:
@@ -64,6 +68,8 @@ def report(
     what the certificate says, coverage and sizes by group, pictures and versions. The
     page loads nothing, follows the light or dark theme of its reader, and prints. Of
     risk control it has the mean loss with its error (of several losses the first).
+    Times of `survival.calibrate_lower` may be censored: their coverage is estimated by
+    `survival.coverage`, from `event` and `censoring`.
 
     Args:
       cp: What is called with predictions (or inputs) and alpha: a calibration, of
@@ -73,6 +79,10 @@ def report(
       alpha: Level of the sets, a number.
       groups: Group of each test row, int or by name, shape (m,); for a calibration
         without groups also flags of groups that overlap, shape (m, g).
+      clusters: Cluster of each test row, as for `metrics.by_group`, shape (m,).
+      event: True where the event was seen and y is not the time of censoring, shape
+        (m,); for `survival.calibrate_lower` alone, which needs it.
+      censoring: P(C >= t), as for `survival.coverage`; for the same.
       path: File to write the page to. Defaults to none.
       context: What else the call takes, such as `delta` or `test_weights`.
 
@@ -80,7 +90,8 @@ def report(
       The page, a string; notebooks show it.
 
     Raises:
-      ValueError: as the call, and as `metrics.by_group`.
+      ValueError: as the call, and as `metrics.by_group`; for bounds of times without
+        `event` and `censoring`, or where sets of another kind have them.
       ImportError: if matplotlib is not installed.
       OSError: if the file cannot be written.
 
@@ -89,7 +100,7 @@ def report(
       of at most 100 rows but for the sizes.
 
     See also:
-      metrics.by_group, metrics.summary, Calibration.certificate
+      metrics.by_group, metrics.summary, survival.coverage, Calibration.certificate
 
     Example:
       >>> from jaxcp.scores import Absolute
@@ -110,9 +121,14 @@ def report(
         named = {"num_groups": base.num_groups, "group_names": base.group_names}
     given = as_sets(cp(preds, alpha, **context))
     sets, codes = check_sets(given, y)
-    by = partial(metrics.by_group, sets, codes, loss=_beyond(loss, tail))
+    judge = _judge(base, event, censoring, _beyond(loss, tail))
+    by = partial(judge, sets, codes, clusters=clusters)
     head, (_, *mean) = by(np.zeros(len(codes), int), num_groups=1).rows()
-    lines, draws = [("all rows", *mean)], [*_draws(given, np.asarray(y), sets, codes)]
+    shown = np.ones(len(codes), bool)
+    if event is not None:  # else a miss is not known to be one
+        shown = np.asarray(event, bool) | np.asarray(metrics.covered(sets, codes) > 0)
+    draws = [*_draws(given, np.asarray(y), sets, codes, shown)]
+    lines = [("all rows", *mean)]
     if groups is not None:
         table = by(groups, **named)
         lines += table.rows()[1:]
@@ -120,6 +136,10 @@ def report(
             draws.append(_of_groups(table, alpha))
     promise, facts = _facts(cp, base, alpha, **context)
     facts["Rows"] = f"{len(codes):,} new rows"
+    if event is not None:
+        facts["Coverage"] = "of times until the event, by weights 1 / P(C >= time)"
+    if clusters is not None:
+        facts["Means"] = "over clusters of new rows, each counts the same"
     if held := getattr(base, "_each_once", getattr(base, "held", None)):
         facts["Rows"] = f"{np.sum(held.counts()):,} calibration rows, {facts['Rows']}"
     found = [f"{v.__name__} {v.__version__}" for v in (jaxcp, jax, np)]
@@ -139,6 +159,28 @@ def report(
     if path is not None:
         Path(path).write_text(page, "utf-8")
     return Page(page)
+
+
+def _judge(base: Any, event: Any, censoring: Any, loss: Any) -> Callable:
+    """Returns what makes a table of groups, after checks of what it needs."""
+    of_censored = getattr(base, "_by_group", None)
+    name, seen = type(base).__name__, {"event": event, "censoring": censoring}
+    missing = [k for k, value in seen.items() if value is None]
+    if of_censored is None and len(missing) < 2:
+        raise ValueError(
+            "expected event and censoring for bounds of survival.calibrate_lower "
+            f"alone, got some for {name}"
+        )
+    if of_censored is None:
+        return partial(metrics.by_group, loss=loss)
+    if missing:
+        raise ValueError(
+            f"expected {' and '.join(missing)} of the new rows, since times of {name} "
+            "may be censored, got None; event=flags of the times that are events, "
+            "censoring=P(C >= t), as learners.KaplanMeier(reverse=True).fit(time, "
+            "event) of other rows. Where all are: numpy.ones(m), numpy.ones_like"
+        )
+    return partial(of_censored, **seen)
 
 
 def _beyond(loss, tail):
@@ -190,14 +232,16 @@ def _row(cells, tag="td"):
     return f'<tr><th scope="row">{first}</th>{rest}</tr>'
 
 
-def _draws(given, y, sets, codes):
-    """Yields titles, and what draws some sets and the sizes of all."""
+def _draws(given, y, sets, codes, shown):
+    """Yields titles, and what draws some of the sets shown and the sizes of all."""
     pick = lambda rows: jax.tree.map(lambda v: np.asarray(v)[rows], given)  # noqa: E731
     if isinstance(as_intervals(sets), Interval | HasPieces):
-        rows, targets = _axes.thinned(len(codes), _ROWS), np.asarray(codes).ravel()
+        targets = np.asarray(codes).ravel()
+        rows = _axes.thinned(np.flatnonzero(shown), _ROWS)
         rows = rows[np.argsort(targets[rows])]
         x, draw = np.arange(len(rows)), partial(intervals.plot_intervals, kind="bars")
         title = f"{len(rows)} of the new rows, in the order of their targets"
+        title += ", without those censored below bounds" * (not shown.all())
         yield title, partial(draw, x, pick(rows), targets[rows]), "row"
     elif isinstance(sets, HasLabels) and sets.members().shape[1] <= _LABELS:
         some, draw = slice(_EXAMPLES), regions.plot_label_sets
@@ -209,8 +253,10 @@ def _draws(given, y, sets, codes):
 def _of_groups(table, alpha):
     """Returns a title, and what draws the coverage of groups."""
     look = {"ms": 6, "color": _axes.COVERED, "label": "coverage, two standard errors"}
-    rates = np.asarray(table["coverage"]), np.asarray(table["n"]), float(alpha)
-    draw = partial(coverage.draw_groups, None, table.names, *rates, look)
+    rates, n = coverage.rates_of_table(table), np.asarray(table["n"])
+    draw = partial(
+        coverage.draw_groups, None, table.names, n, rates, float(alpha), look
+    )
     return "Coverage of groups", draw
 
 

@@ -20,6 +20,7 @@ from jaxcp.held.taking import RowShapes, scored
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.scores import Residual, inputs
 from jaxcp.sets import Interval
+from jaxcp.survival.judging import by_group, check_law
 from jaxcp.typing import ArrayLike, Number, PyTree
 
 
@@ -70,12 +71,13 @@ class LowerCalibration(WithSameRows):
       row_shapes: Shapes of one prediction, which later ones must have, or None.
 
     See also:
-      survival.calibrate_lower, Rule, save
+      survival.calibrate_lower, survival.coverage, Rule, save
     """
 
     score: CappedResidual
     held: Held
     row_shapes: RowShapes | None = static(default=None)
+    _by_group = staticmethod(by_group)  # a report counts censored rows in this way
 
     def weights_at(self, probability: Array) -> tuple[Any, Array]:
         """Returns the weights of the rows, and 1 / probability of the test unit."""
@@ -114,7 +116,9 @@ def calibrate_lower(
     is `jnp.where(event, jnp.inf, time)`.
 
     Args:
-      preds: Predicted times, shape (n,), by a model that has not seen these rows.
+      preds: Predicted times, shape (n,), by a model that has not seen these rows. Low
+        quantiles, about alpha, give bounds that differ between units; many medians are
+        beyond the cutoff, where all bounds are the same.
       time: Observed times min(T, C), shape (n,), in units of their own.
       censoring: Censoring times C, shape (n,): of all rows, those with an event too;
         not their observed times. +inf where a row could not have been censored.
@@ -159,8 +163,8 @@ def calibrate_lower(
       Data, arXiv, 2024.
 
     See also:
-      survival.impute_censoring, survival.LowerCalibration, learners.KaplanMeier,
-      calibrate, weighted_conformal_quantile, scores.Residual
+      survival.coverage, survival.impute_censoring, survival.LowerCalibration,
+      learners.KaplanMeier, calibrate, weighted_conformal_quantile, scores.Residual
 
     Example:
       >>> time, censoring = jnp.arange(1.0, 9.0), jnp.array([9.0, 2.0] * 4)
@@ -254,8 +258,7 @@ def impute_censoring(
     """
     _checks.check_key(key)
     model = as_callable("model(x, c), P(C >= c given x),", model)
-    if not getattr(model, "reverse", True):
-        raise ValueError("expected the law of C, KaplanMeier(reverse=True), got T's")
+    check_law(model)
     flags = _checks.mask(event)._replace(required=True)
     columns = {"time": _checks.scores(time), "event": flags}
     x, times, event = _checks.rows(x=_checks.optional(x), **columns)

@@ -2,12 +2,13 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 import references
@@ -26,6 +27,11 @@ FORMS = "__call__", "minmax", "aggregate"
 
 def same(one, other):
     jax.tree.map(assert_array_equal, one, other)
+
+
+def assert_close(one, other):
+    """Numbers of about 3, of which single precision rounds the seventh digit."""
+    jax.tree.map(partial(assert_allclose, rtol=1e-5, atol=1e-5), one, other)
 
 
 def fits(name):
@@ -49,18 +55,36 @@ def fits(name):
 
 
 @pytest.mark.parametrize("name", ["folds", "long folds", "rows", "bags"])
-def test_equal_to_the_learner_bit_for_bit(name):
+def test_equal_to_the_learner_up_to_rounding(name):
+    """A product of matrices rounds by its shape and by the processor.
+
+    The learner predicts the rows that a fit left out, here each fit predicts all rows:
+    the last digit of a prediction may differ, and with it those of scores and ends.
+    """
     cp, x, y, held_out = fits(name)
     recorded = jaxcp.cross_calibrate(ABSOLUTE, cp.fits.predict(x), y, held_out)
-    same(recorded.scores, cp.scores)
+    assert_close(recorded.scores, cp.scores)
     preds = cp.fits.predict(X_NEW)
     for alpha in (0.1, 0.02):
-        same(recorded(preds, alpha), cp(X_NEW, alpha))
-        same(recorded.minmax(preds, alpha), cp.minmax(X_NEW, alpha))
+        assert_close(recorded(preds, alpha), cp(X_NEW, alpha))
+        assert_close(recorded.minmax(preds, alpha), cp.minmax(X_NEW, alpha))
         naive = recorded.naive(cp.fits.predict_full(X_NEW), alpha)
-        same(naive, cp.naive(X_NEW, alpha))
-    same(recorded.aggregate(preds), cp.aggregate(X_NEW))
-    same(recorded.aggregate(preds, alpha=0.2), cp.aggregate(X_NEW, alpha=0.2))
+        assert_close(naive, cp.naive(X_NEW, alpha))
+    assert_close(recorded.aggregate(preds), cp.aggregate(X_NEW))
+    aggregate = cp.aggregate(X_NEW, alpha=0.2)
+    assert_close(recorded.aggregate(preds, alpha=0.2), aggregate)
+
+
+@pytest.mark.parametrize("name", ["folds", "rows"])
+def test_scores_of_the_same_predictions_have_the_same_bits(name):
+    """A score is one difference, so NumPy has its bits on any processor."""
+    cp, x, y, held_out = fits(name)
+    preds = np.asarray(cp.fits.predict(x))
+    recorded = jaxcp.cross_calibrate(ABSOLUTE, preds, y, held_out)
+    fit_of_row = held_out.argmax(axis=0)
+    assert_array_equal(
+        recorded.scores, np.abs(y - preds[fit_of_row, np.arange(len(y))])
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5])

@@ -284,13 +284,13 @@ DOORS = {
     "Interval.contains": door(SETS.contains, X),
     "LabelSet.contains": door(CELLS.contains, GROUPS),
     "brier_score": door(metrics.brier_score, SHARES, FLAGS),
-    "by_group": door(metrics.by_group, SETS, X, GROUPS),
+    "by_group": door(metrics.by_group, SETS, X, GROUPS, clusters=GROUPS),
     "calibration_test": door(metrics.calibration_test, SHARES, FLAGS, kind="kuiper"),
     "class_coverage": door(metrics.class_coverage, CELLS, GROUPS),
     "conditional_coverage_error": door(
         metrics.conditional_coverage_error, KEY, SETS, X, X2, 0.1
     ),
-    "coverage": door(metrics.coverage, ENDS, X),
+    "coverage": door(metrics.coverage, ENDS, X, clusters=GROUPS),
     "coverage_gap": door(metrics.coverage_gap, SETS, X, GROUPS, 0.1, num_groups=3),
     "coverage_width_criterion": door(
         metrics.coverage_width_criterion, SETS, X, 0.1, eta=1.0
@@ -324,7 +324,7 @@ DOORS = {
     "mean_bound": door(metrics.mean_bound, ENDS, side="upper"),
     "mean_finite_size": door(metrics.mean_finite_size, ENDS),
     "mean_loss": door(metrics.mean_loss, risk.miscoverage, SETS, X),
-    "mean_size": door(metrics.mean_size, ENDS),
+    "mean_size": door(metrics.mean_size, ENDS, clusters=GROUPS),
     "mean_volume": door(metrics.mean_volume, KEY, ENDS),
     "median_size": door(metrics.median_size, ENDS),
     "min_size_stratified_coverage": door(
@@ -344,7 +344,7 @@ DOORS = {
     "report": door(
         jaxcp.report, jaxcp.calibrate(ABSOLUTE, X, X), X, X, 0.1, groups=GROUPS
     ),
-    "summary": door(metrics.summary, SETS, X, 0.1, groups=GROUPS),
+    "summary": door(metrics.summary, SETS, X, 0.1, groups=GROUPS, clusters=GROUPS),
     "winkler_score": door(metrics.winkler_score, SETS, X, 0.1),
     "worst_slab_coverage": door(metrics.worst_slab_coverage, KEY, SETS, X, X2),
     "worst_window_coverage": door(metrics.worst_window_coverage, SETS, X, 2),
@@ -423,6 +423,14 @@ DOORS = {
         mask=FLAGS,
     ),
     "LowerCalibration": door(LOWER, X, 0.1, probability=SHARES),
+    "survival.coverage": door(
+        survival.coverage,
+        sets.Interval(-X, np.full(9, np.inf)),
+        X,
+        FLAGS,
+        np.ones_like,
+        clusters=GROUPS,
+    ),
     "impute_censoring": door(
         survival.impute_censoring, KEY, lambda x, c: 0 * c, X, X, FLAGS
     ),

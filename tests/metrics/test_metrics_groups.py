@@ -25,6 +25,11 @@ def cost(one, y):
     return jnp.clip(jnp.maximum(one.lower - y, y - one.upper), 0, 1)
 
 
+def wilson(rate, n):
+    """The roots p of n (rate - p)^2 = 4 p (1 - p)."""
+    return np.sort(np.roots([n + 4, -2 * n * rate - 4, n * rate**2]).real)
+
+
 def rows_of_groups(lower, upper, y, inside):
     """The table by a loop over flags of groups, shape (m, g)."""
     table = {}
@@ -37,6 +42,8 @@ def rows_of_groups(lower, upper, y, inside):
             "n": n,
             "coverage": rate,
             "coverage_error": np.sqrt(rate * (1 - rate) / n),
+            "low": wilson(rate, n)[0],
+            "high": wilson(rate, n)[1],
             "mean_size": size.mean(),
             "mean_finite_size": size[known].mean(),
             "infinite_rate": 1 - known.mean(),
@@ -138,7 +145,7 @@ def test_tables_of_other_sets():
     labels = LabelSet(jnp.eye(3, dtype=bool), classes=["ant", "bee", "cat"])
     y = ["ant", "bee", "ant"]
     found = metrics.by_group(labels, y, y)
-    names = ["n", "coverage", "coverage_error", "mean_size", "missed"]
+    names = ["n", "coverage", "coverage_error", "low", "high", "mean_size", "missed"]
     assert [*found.keys()] == names
     assert found["missed"].tolist() == [0.5, 0]
     one = Box(jnp.zeros((3, 1)), jnp.ones((3, 1)))

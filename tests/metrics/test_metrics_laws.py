@@ -21,6 +21,7 @@ class Rows(NamedTuple):
     y: jax.Array
     x: jax.Array
     groups: jax.Array
+    clusters: jax.Array
 
 
 def rows_of(kind, key):
@@ -28,7 +29,8 @@ def rows_of(kind, key):
     key_sets, key_x, key_groups = jax.random.split(key, 3)
     sets, y = kind(key_sets)
     x = jax.random.normal(key_x, (M, 2))
-    return Rows(sets, y, x, jax.random.randint(key_groups, (M,), 0, 3))
+    groups, clusters = jax.random.randint(key_groups, (M,), 0, 3), jnp.arange(M) ** 2
+    return Rows(sets, y, x, groups, clusters % 11)  # of six clusters, some with few
 
 
 def intervals(key):
@@ -59,16 +61,24 @@ def on_sets(metric, *, alpha=False, **options):
     return lambda r, a: metric(r.sets, r.y, *([a] if alpha else []), **options)
 
 
+def tables(r, groups, **options):
+    """All columns of a table of groups but counts."""
+    options |= {"num_groups": 3, "loss": risk.shortfall(1.0)}
+    found = metrics.by_group(r.sets, r.y, groups, **options)
+    return {k: v for k, v in found.columns.items() if k not in ("n", "clusters")}
+
+
 METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows matters
-    "by_group": (
+    "by_group": (intervals, lambda r, a: tables(r, r.groups)),
+    "by_group, in clusters": (
         intervals,
-        lambda r, a: {
-            k: v
-            for k, v in metrics.by_group(
-                r.sets, r.y, r.groups, num_groups=3, loss=risk.shortfall(1.0)
-            ).columns.items()
-            if k != "n"  # a count
-        },
+        lambda r, a: tables(r, r.groups, clusters=r.clusters),
+    ),
+    "by_group, flags in clusters": (
+        intervals,
+        lambda r, a: tables(
+            r, jnp.stack([r.groups >= k for k in range(3)], axis=1), clusters=r.clusters
+        ),
     ),
     "class_coverage": (labels, on_sets(metrics.class_coverage)),
     "conditional_coverage_error": (
@@ -77,6 +87,10 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         True,
     ),
     "coverage": (intervals, on_sets(metrics.coverage)),
+    "coverage, in clusters": (
+        intervals,
+        lambda r, a: metrics.coverage(r.sets, r.y, clusters=r.clusters),
+    ),
     "coverage_gap": (
         intervals,
         lambda r, a: metrics.coverage_gap(r.sets, r.y, r.groups, a, num_groups=3),
@@ -129,6 +143,10 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
         lambda r, a: metrics.mean_loss(risk.shortfall(1.0), r.sets, r.y),
     ),
     "mean_size": (intervals, lambda r, a: metrics.mean_size(r.sets)),
+    "mean_size, in clusters": (
+        intervals,
+        lambda r, a: metrics.mean_size(r.sets, clusters=r.clusters),
+    ),
     "median_size": (intervals, lambda r, a: metrics.median_size(r.sets)),
     "mean_volume": (balls, lambda r, a: metrics.mean_volume(KEY, r.sets, 20), True),
     "min_size_stratified_coverage": (
@@ -153,6 +171,12 @@ METRICS = {  # kind of sets, metric of (rows, alpha), whether the order of rows 
     "summary": (
         intervals,
         lambda r, a: metrics.summary(r.sets, r.y, a, r.groups, num_groups=3),
+    ),
+    "summary, in clusters": (
+        intervals,
+        lambda r, a: metrics.summary(
+            r.sets, r.y, a, r.groups, num_groups=3, clusters=r.clusters
+        ),
     ),
     "winkler_score": (intervals, on_sets(metrics.winkler_score, alpha=True)),
     "worst_slab_coverage": (
@@ -203,6 +227,10 @@ def by_group(values, groups):
     return np.array([values[groups == g].mean() for g in range(3)])
 
 
+def by_cluster(values, clusters):
+    return np.array([values[clusters == k].mean() for k in np.unique(clusters)])
+
+
 def by_width(r):
     return np.array([v.mean() for v in np.split(covered(r)[np.argsort(widths(r))], 4)])
 
@@ -251,6 +279,7 @@ def shared_area(r):
 FORMULAS = {  # in numpy, of what takes no draws
     "class_coverage": lambda r, a: by_group(covered(r), r.y),
     "coverage": lambda r, a: covered(r).mean(),
+    "coverage, in clusters": lambda r, a: by_cluster(covered(r), r.clusters).mean(),
     "coverage_gap": lambda r, a: abs(by_group(covered(r), r.groups) - (1 - a)).mean(),
     "coverage_width_criterion": criterion,
     "covered": lambda r, a: covered(r),
@@ -270,6 +299,7 @@ FORMULAS = {  # in numpy, of what takes no draws
     "mean_bound": lambda r, a: r.sets.lower.mean(),
     "mean_finite_size": lambda r, a: widths(r).mean(),
     "mean_size": lambda r, a: widths(r).mean(),
+    "mean_size, in clusters": lambda r, a: by_cluster(widths(r), r.clusters).mean(),
     "median_size": lambda r, a: np.median(widths(r)),
     "min_size_stratified_coverage": lambda r, a: by_width(r).min(),
     "pinball": lambda r, a: np.mean(
@@ -295,7 +325,8 @@ def assert_close(found, expected):
 
 
 def test_the_table_has_every_metric():
-    assert set(METRICS) == set(metrics.__all__) - NO_METRICS
+    named = {name.split(",")[0] for name in METRICS}
+    assert named == set(metrics.__all__) - NO_METRICS
 
 
 @each_metric

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxcp import metrics, plotting
-from jaxcp.plotting.coverage import _edges, _law, wilson
+from jaxcp.metrics.rates import wilson
+from jaxcp.plotting.coverage import _edges, _law
 from jaxcp.sets import Interval, LabelSet
 
 matplotlib.use("Agg")

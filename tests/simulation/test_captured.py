@@ -317,6 +317,10 @@ VERBS = {
     ),
     "learn_then_test.method": family,
     "train_score.project": projected,
+    "coverage.censoring": lambda: partial(
+        lambda f: survival.coverage(np.array([[1.0, np.inf]]), [0.0], [True], f),
+        lambda t: scaled(jnp.exp(-t)) / 2,
+    ),
     "impute_censoring.model": lambda: partial(
         lambda f: survival.impute_censoring(KEY, f, None, Y, Y > 0),
         lambda x, c: jnp.exp(-scaled(c)),
