@@ -286,7 +286,7 @@ def check_flags(expected, values, mask=None, cure=""):
         check_values(lambda v: (v == 0) | (v == 1), expected, values, mask, cure)
 
 
-def check_vectors(**named: Array | None) -> None:
+def check_vectors(**named: Array | np.ndarray | None) -> None:
     """Raises ValueError unless each array given has one axis."""
     for name, value in named.items():
         if value is not None and value.ndim != 1:

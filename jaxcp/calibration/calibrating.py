@@ -251,9 +251,10 @@ def calibrate(
       mask: True where a row counts, shape (n,), for padded data. Defaults to all rows.
       classes: Names of the k labels, one a column of the predictions: any distinct
         hashable values, such as `model.classes_` of scikit-learn. `y` is then given by
-        name, and so are targets and labels of the sets. If all names are numbers, they
-        are compared with `y`, also where it is traced (a number that is no class then
-        scores +inf). With other names, integers in `y` are still labels 0, ..., k - 1.
+        name, and so are targets and labels of the sets. Names that are equal in Python
+        are one (1, 1.0 and True). If a name is a number, names are compared with `y`,
+        also where it is traced (a number that is no class then scores +inf). With other
+        names, integers in `y` are still labels 0, ..., k - 1.
 
     Returns:
       A `Calibration`: call it with predictions and alpha.
@@ -361,8 +362,9 @@ def calibrate_groups(
         left out where groups have names.
       group_names: Names of the g groups, distinct hashable values; numbers are treated
         as in `classes`. Defaults to the classes if the groups are the labels `y`, to
-        the categories of groups from pandas, else to the distinct groups in order.
-        Groups that are integers need `num_groups` instead.
+        the categories of groups from pandas, else to the distinct groups: sorted, or as
+        they appear if they have no order. Groups that are integers need `num_groups`
+        instead.
       label_groups: Group of each label in 0, ..., g - 1, or -1 for rare ones, int,
         shape (k,), from other rows than these (`conditional.group_classes`). Sets hold
         a label whose score is within the threshold of its group.

@@ -28,8 +28,11 @@ class Gaussian:
     Raises:
       ValueError: if a concrete `bandwidth` is not above 0.
 
+    Cost:
+      O(d) for the weight of a pair of rows of d numbers, and for a draw.
+
     See also:
-      jaxcp.calibrate_local, Within
+      calibrate_local, conditional.Within
 
     Example:
       >>> Gaussian(2.0).weight(jnp.zeros(2), jnp.zeros(2))
@@ -61,8 +64,11 @@ class Within:
     Raises:
       ValueError: if a concrete `radius` is not above 0.
 
+    Cost:
+      O(d) for the weight of a pair of rows of d numbers, and for a draw.
+
     See also:
-      jaxcp.calibrate_local, Gaussian
+      calibrate_local, conditional.Gaussian
 
     Example:
       >>> Within(1.0).weight(jnp.zeros(2), jnp.array([0.0, 2.0]))

@@ -489,8 +489,7 @@ def _numbered(folds: Any, n: int) -> Any:
         return folds
     try:
         if values.shape == (n,):
-            found = _names.as_names("folds", [*dict.fromkeys(values.tolist())])
-            return _names.places(found, "folds", values)
+            return _names.cluster_codes(values, name="folds")
     except TypeError:  # some do not hash
         pass
     kind = f"{type(folds).__name__} of shape {values.shape}"

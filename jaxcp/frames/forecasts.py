@@ -229,7 +229,7 @@ def forecast(
     errors = abs(_numbers(frame, at, y) - center) / scales
     distinct, values = np.unique(errors, return_inverse=True)
     ids, horizon = _names.on_host(id, _column(frame, id)), int(length.max())
-    series = _names.Names(dict.fromkeys(ids.tolist())) if by == "series" else None
+    series = _names.Names(_names.distinct(ids)[0]) if by == "series" else None
     which = _which(frame, at, by, paths, horizon, horizon, series)
     if by in ("step", "series"):
         groups, known = jnp.asarray(which), len(series or range(horizon))
@@ -317,10 +317,10 @@ def _which(frame, at, by, paths, least, most, series):
     """Returns which threshold is that of each row, as an index, after checks."""
     _, step, length, _ = paths
     if by == "series":
-        known = {name: place for place, name in enumerate(series)}
-        ids = _names.on_host(at[0], _column(frame, at[0])).tolist()
-        places = np.array([known.get(name, -1) for name in ids], int)
-        _check_rows(frame, at, places >= 0, "series that calibrated", ids)
+        ids = _names.on_host(at[0], _column(frame, at[0]))
+        places = _names.equal_places(series, ids)
+        fits = places < len(series)
+        _check_rows(frame, at, fits, "series that calibrated", _names.as_list(ids))
         return places
     if by != "all":
         expected = f"{'at most ' * (least < most)}{most} steps in each path"

@@ -388,7 +388,7 @@ def by_group(
     rows = sets, y, given.codes, _sets.check_clusters(clusters, y=y)
     options = {"loss": loss, "num_groups": given.count}
     found = _batching.counted(_by_group, *rows, **options)
-    return GroupSummary(found, given.names)
+    return GroupSummary(found, given.names or ())
 
 
 @_tree.jit(static_argnames="num_groups")

@@ -209,9 +209,11 @@ def singleton_rate(count: Count, sets: HasLabels | ArrayLike) -> Array:
     return mean(jnp.sum(_members(sets), axis=1) == 1, count)
 
 
-def check_groups(y, groups, num_groups, group_names):
+def check_groups(
+    y: Any, groups: Any, num_groups: Any, group_names: Any
+) -> _names.Groups:
     """Returns groups as 0, ..., g - 1, one for each target, their number and names."""
-    names = group_names
+    groups, names = _names.as_column(groups), group_names
     if names is not None:
         names = _names.as_names("group_names", names)
     columns = getattr(groups, "columns", None)
@@ -228,21 +230,24 @@ def check_groups(y, groups, num_groups, group_names):
         if names is None and columns is not None:
             names = _names.as_names("columns of groups", columns)
         return _names.Groups(flags, count, names)
-    given = _names.as_groups(groups, num_groups, names)
-    columns = _checks.groups(given.codes, given.count)
-    return given._replace(codes=_checks.rows(y=y, groups=columns)[1])
+    coded = _names.as_groups(groups, num_groups, names)
+    columns = _checks.groups(coded.codes, coded.count)
+    return coded._replace(codes=_checks.rows(y=y, groups=columns)[1])
 
 
-def named_groups(y, groups, num_groups, group_names):
+def named_groups(
+    y: Any, groups: Any, num_groups: Any, group_names: Any
+) -> _names.Groups:
     """Returns groups with a name each: integers are 0, ..., g - 1 up to the largest."""
+    groups = _names.as_column(groups)
     if num_groups is None and group_names is None and np.ndim(groups) < 2:
         if not _arrays.is_concrete(groups):
             raise ValueError("expected num_groups with traced groups, got None")
         if _names.on_host("groups", groups).dtype.kind in "iu":
             codes = np.asarray(_arrays.as_groups("groups", groups))
             num_groups = int(np.max(codes, initial=0)) + 1
-    given = check_groups(y, groups, num_groups, group_names)
-    return given._replace(names=tuple(given.names or range(given.count)))
+    coded = check_groups(y, groups, num_groups, group_names)
+    return coded._replace(names=tuple(coded.names or range(coded.count)))
 
 
 def _of_groups(
@@ -272,7 +277,7 @@ def group_coverage(
       sets: Sets with leading axis m.
       y: Targets, shape (m, ...).
       groups: Group of each row in 0, ..., num_groups - 1, int, shape (m,), or its name.
-        Groups that overlap are flags, shape (m, g).
+        Groups that overlap are flags, shape (m, g); tuples in a list are names.
       num_groups: Number of groups g. May be left out where groups have names.
       group_names: Names of the g groups as for `jaxcp.calibrate_groups`. Defaults to
         the distinct groups in order, unless groups are integers.

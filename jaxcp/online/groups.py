@@ -167,14 +167,17 @@ class ByGroup(Stream):
             raise ValueError(f"expected {expected}; run each group by itself")
         return self
 
-    def _coded(self, preds):
+    def _coded(self, preds: Any) -> Any:
         if not isinstance(preds, tuple) or len(preds) != 2:
             return preds
         _checks.check_given(group=preds[0])
         if self.group_names is None:
             return preds
+        groups = preds[0]
+        if isinstance(groups, tuple) and groups in self.group_names:  # of one step
+            groups = _names.one_name(groups)
         cure = "; name all groups at ByGroup(method, group_names=[...])"
-        return _names.group_codes(self.group_names, preds[0], cure=cure), preds[1]
+        return _names.group_codes(self.group_names, groups, cure=cure), preds[1]
 
 
 @pytree

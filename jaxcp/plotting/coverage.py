@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcp import _arrays, _checks, metrics
+from jaxcp import _checks, _names, metrics
 from jaxcp.certificates.laws import coverage_law, log_beta_binomial
 from jaxcp.metrics.rates import wilson
 from jaxcp.plotting import _axes
@@ -457,9 +457,10 @@ def plot_group_coverage(
     """
     alpha = _axes.as_level(alpha)
     covered = np.asarray(metrics.covered(sets, y))
-    groups = _arrays.as_host_array("groups", groups).ravel()
+    groups = _names.on_host("groups", groups).ravel()
     _checks.check_shape("groups", covered.shape, groups.shape)
-    found, codes = np.unique(groups, return_inverse=True)
+    group_names = _names.in_order(_names.distinct(groups)[0])
+    codes = _names.equal_places(group_names, groups)
     counts = np.bincount(codes)
     if clusters is None:
         rates = rates_of_counts(np.bincount(codes, covered) / counts, counts)
@@ -467,7 +468,7 @@ def plot_group_coverage(
         k = len(counts)
         table = metrics.by_group(sets, y, codes, num_groups=k, clusters=clusters)
         rates = rates_of_table(table)
-    names = found if names is None else names
+    names = group_names if names is None else names
     look = {"ms": markersize, "color": color, "label": label} | kwargs
     return draw_groups(ax, names, counts, rates, alpha, look, legend)
 

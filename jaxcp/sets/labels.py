@@ -231,7 +231,7 @@ class LabelSet(Marks):
     Args:
       mask: True for the labels in the set, bool of shape (k,).
       classes: Names of the labels, k distinct hashable ones, or None. Targets are then
-        given by name: always if all names are numbers; else integers still are labels
+        given by name: always if a name is a number; else integers still are labels
         0, ..., k - 1.
 
     See also:

@@ -13,6 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp import predictive, risk, scores
 
+pytestmark = pytest.mark.double
+
 FILE = Path(__file__).parents[1] / "reference/rows/box.npz"
 RESIDUAL, ABSOLUTE = scores.Residual(), scores.Absolute()
 RNG = np.random.default_rng(0)

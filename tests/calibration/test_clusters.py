@@ -16,6 +16,8 @@ from helpers import reference
 from jaxcp import risk, scores
 from jaxcp.held.taking import clustered
 
+pytestmark = pytest.mark.double
+
 ABSOLUTE, NEW = scores.Absolute(), jnp.zeros(1)
 IDS = ["Ann", "Bo", "Ann", "Cy", "Bo", "Bo", "Di", "Cy"]
 Y = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], "f")

@@ -13,6 +13,8 @@ import jaxcp
 from jaxcp import scores
 from jaxcp.quantiles import _regression
 
+pytestmark = pytest.mark.double
+
 GOLDEN = np.load(Path(__file__).parents[1] / "reference" / "conditional_gcc.npz")
 BASES = "intercept", "overlap", "poly", "fourier", "cells", "hole"
 FLOAT = jax.dtypes.canonicalize_dtype(float)

@@ -14,6 +14,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 import jaxcp
 from jaxcp import metrics, scores
 
+pytestmark = pytest.mark.double
+
 GOLDEN = np.load(Path(__file__).parents[1] / "reference/rows/missing.npz")
 SCORE, BETA = scores.Absolute(), np.array([2.0, 1.0], "f")
 N, M, ALPHA = 40, 9, 0.3

@@ -147,6 +147,7 @@ LAWS = {  # what simulates or enumerates a promise, and for which names
         "ConditionalCalibration.dual",
         "calibrate_conditional",
     ],
+    "test_features::test_each_group_of_a_frame_is_covered": ["conditional.indicators"],
     "test_in_turn::test_jackknife_plus_misses_at_most_twice_alpha": [
         "CrossConformal.__call__",
         "cross_conformal",

@@ -15,6 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp import learners, resampling, scores
 
+pytestmark = pytest.mark.double
+
 KEY = jax.random.key(0)
 SCORE, RIDGE = scores.Absolute(), learners.Ridge(1.0)
 IDS = np.array([3, 3, 3, 3, 0, 1, 1, 2, 2, 2, 2, 2, 0, 5])  # K = 5

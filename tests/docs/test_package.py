@@ -2,9 +2,11 @@ import ast
 import doctest
 import importlib
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -14,7 +16,6 @@ import pytest
 from conftest import untracked
 
 import jaxcp
-from jaxcp import models
 
 ROOT = Path(jaxcp.__file__).parent
 MODULES = [
@@ -24,31 +25,10 @@ MODULES = [
 ]
 
 
-NAMESPACES = [
-    jaxcp,
-    jaxcp.causal,
-    jaxcp.certificates,
-    jaxcp.datasets,
-    jaxcp.detection,
-    jaxcp.distributed,
-    jaxcp.frames,
-    jaxcp.learners,
-    jaxcp.metrics,
-    models,
-    jaxcp.online,
-    jaxcp.outliers,
-    jaxcp.pvalues,
-    jaxcp.plotting,
-    jaxcp.predictive,
-    jaxcp.resampling,
-    jaxcp.risk,
-    jaxcp.scores,
-    jaxcp.selection,
-    jaxcp.sets,
-    jaxcp.simulation,
-    jaxcp.survival,
-    jaxcp.training,
-    jaxcp.typing,
+NAMESPACES = [jaxcp] + [
+    value
+    for name in dir(jaxcp)
+    if isinstance(value := getattr(jaxcp, name), types.ModuleType)
 ]
 PROTOCOLS = [
     value
@@ -140,6 +120,15 @@ def test_every_public_name_is_exported_once():
     assert len(names) == len(set(names))
     checks = {home for home in NAMESPACES if "check" in home.__all__}
     assert checks == {jaxcp.learners, jaxcp.scores}
+
+
+def test_every_public_name_is_in_a_listed_namespace():
+    """A package that `jaxcp` does not list, such as `full`, has none of its own."""
+    listed = {name for home in NAMESPACES for name in home.__all__}
+    for _, name, _ in pkgutil.iter_modules(jaxcp.__path__):
+        if not name.startswith("_"):
+            home = importlib.import_module(f"jaxcp.{name}")
+            assert home in NAMESPACES or {*getattr(home, "__all__", [])} <= listed
 
 
 def test_import_is_light():

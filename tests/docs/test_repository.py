@@ -80,6 +80,21 @@ def test_workflows_run_the_commands_of_the_readme():
     assert build[0] == TEST and build[1].startswith(SITE)
 
 
+READS_THE_TYPE = re.compile(r"jax_enable_x64|canonicalize_dtype\(float\)")
+SKIPS = re.compile(r"(skipif\(|if )jax\.config\.jax_enable_x64(,|:\s+pytest\.skip)")
+
+
+def test_what_reads_the_float_type_has_the_mark_of_double_precision():
+    """The gate runs what has it, and knows no file by its name."""
+    for path in (pages.ROOT / "tests").rglob("test_*.py"):
+        text = SKIPS.sub("", path.read_text())
+        assert not READS_THE_TYPE.search(text) or "pytest.mark.double" in text, path
+    gate = pages.ROOT / ".ci" / "run"
+    if gate.exists():
+        command = "JAX_ENABLE_X64=1 .venv/bin/python -m pytest -n 2 -m double"
+        assert command in gate.read_text()
+
+
 @needs_checkout
 @pytest.mark.parametrize("name", ["tests.yml", "site.yml", "release.yml"])
 def test_workflows_are_whole_and_say_that_they_have_not_run(name):

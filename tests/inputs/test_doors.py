@@ -53,6 +53,7 @@ def test_values_beyond_32_bits_become_floats_that_are_not_smaller(large, kind):
     assert_allclose(p, [0.2, 0.1], rtol=1e-6)
 
 
+@pytest.mark.double
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("large", BEYOND)
 def test_order_statistics_are_exact_or_refused(large, kind):

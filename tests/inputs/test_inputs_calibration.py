@@ -326,8 +326,8 @@ WRONG = {
         r"1 classes \(groups\), got 3",
     ),
     "groups as text": (
-        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, ["f"] * 9, num_groups=1),
-        r"groups as numbers, got text \(f\)",
+        lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, ["f"] * 9, num_groups=2),
+        "num_groups as many as group_names, 1, got 2",
     ),
     "no groups": (
         lambda: jaxcp.calibrate_groups(ABSOLUTE, X, X, Y, num_groups=0),

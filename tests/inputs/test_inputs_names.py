@@ -227,7 +227,6 @@ test_wrong_names_say_what_was_expected = refuses(WRONG)
         pets(classes=np.array(3)),
         lambda: jax.jit(lambda c: pets(classes=c)().scores)(jnp.arange(3)),
         lambda: jax.jit(lambda g: sites(g)().scores)(Y),
-        sites(["a", 1.5] * 30),
         sites([{}] * N),
     ],
 )

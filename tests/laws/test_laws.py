@@ -22,6 +22,8 @@ from helpers import (
 )
 from jaxcp.scores import inputs
 
+pytestmark = pytest.mark.double
+
 all_scores = pytest.mark.parametrize("name", CASES)
 
 

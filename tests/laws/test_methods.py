@@ -83,7 +83,11 @@ def casts(tree, dtype):
 @pytest.mark.parametrize(
     "name, dtype",
     [(name, np.float16) for name in of("half precision")]
-    + [(name, np.float64) for name in METHODS if jax.config.jax_enable_x64],
+    + [
+        pytest.param(name, np.float64, marks=pytest.mark.double)
+        for name in METHODS
+        if jax.config.jax_enable_x64
+    ],
 )
 def test_results_have_the_precision_of_the_rows(name, dtype):
     method = METHODS[name]

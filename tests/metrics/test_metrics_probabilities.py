@@ -13,6 +13,8 @@ from helpers import cases
 from jaxcp.metrics import brier_score, calibration_test, expected_calibration_error
 from jaxcp.metrics.probabilities import _of_motion, _of_range
 
+pytestmark = pytest.mark.double
+
 VECTORS = cases("distributional/calibration")
 MAPIE = cases("mapie/metrics_calibration")
 PRECISE = [pytest.param(False, id="float32"), pytest.param(True, id="float64")]

@@ -122,6 +122,7 @@ def test_covered_rows_are_those_of_the_coverage():
     assert_array_equal(metrics.sizes(sets), [1, np.nan, 3, 4])
 
 
+@pytest.mark.double
 def test_a_summary_holds_plain_numbers():
     """In the digits of their own precision; arrays of jax in programs alone."""
     sets, y = sized([1.0, 2.0, 3.0, 4.1], [1, 0, 1, 1])
@@ -200,6 +201,7 @@ def test_flags_in_a_frame_go_by_their_names():
         assert str(metrics.summary(frame, y, 0.1)) == str(metrics.summary(sets, y, 0.1))
 
 
+@pytest.mark.double
 def test_ends_in_a_frame_go_by_their_names():
     sets, y = sized([1.0, 2.0, 3.0, 4.0], [1, 0, 1, 1])
     frame = sets.to_pandas()

@@ -14,6 +14,8 @@ from helpers import reference
 from jaxcp import online, scores
 from jaxcp.online import Queue
 
+pytestmark = pytest.mark.double
+
 ABSOLUTE, SIGNED = scores.Absolute(), scores.Signed()
 PAST = jnp.asarray(np.random.default_rng(0).exponential(size=50).astype("f"))
 PREDS, Y = np.random.default_rng(1).normal(size=(2, 60)).astype("f") * [[1], [2]]

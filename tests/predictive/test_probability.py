@@ -16,6 +16,8 @@ from jaxcp.predictive import (
     venn_abers_classes,
 )
 
+pytestmark = pytest.mark.double
+
 VECTORS = cases("distributional/venn_abers")
 MAPIE = cases("mapie/calibrators")
 PRECISE = [pytest.param(False, id="float32"), pytest.param(True, id="float64")]

@@ -13,6 +13,8 @@ from helpers import reference
 from jaxcp import scores
 from jaxcp.predictive import calibrate_predictive
 
+pytestmark = pytest.mark.double
+
 X64 = jax.config.jax_enable_x64
 CLOSE = {"rtol": 1e-9, "atol": 1e-9} if X64 else {"rtol": 1e-5, "atol": 1e-5}
 CASES = ["plain", "ties", "normalized", "weighted", "whole", "tiny", "two"]

@@ -13,6 +13,8 @@ import references
 from helpers import cases
 from jaxcp import outliers, pvalues
 
+pytestmark = pytest.mark.double
+
 STREAMS = cases("mapie/exchangeability_streams")
 MARTINGALES = [
     pvalues.PowerMartingale(0.7),

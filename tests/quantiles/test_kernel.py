@@ -17,6 +17,8 @@ from jaxcp import kth_smallest
 from jaxcp.quantiles import _rows
 from jaxcp.quantiles._keys import from_keys, to_keys
 
+pytestmark = pytest.mark.double
+
 FLOATS = ["float16", "bfloat16", "float32"] + ["float64"] * jax.config.jax_enable_x64
 INTEGERS = ["int8", "int32", "uint16", "uint32"] + ["int64"] * jax.config.jax_enable_x64
 # More numbers than are counted in bits: one row, rows, and rows that lie side by side.

@@ -12,6 +12,8 @@ import references
 from helpers import reference
 from jaxcp.quantiles.levels import as_alpha
 
+pytestmark = pytest.mark.double
+
 SIZES = np.arange(1, 2001)
 ALPHAS = np.array([i / 1000 for i in range(1, 1000)])
 

@@ -10,6 +10,8 @@ import references
 from jaxcp import kth_smallest, weighted_select
 from jaxcp.quantiles._keys import from_keys, to_keys
 
+pytestmark = pytest.mark.double
+
 FLOATS = ["float16", "bfloat16", "float32"] + ["float64"] * jax.config.jax_enable_x64
 INTEGERS = ["int8", "int16", "int32", "uint8", "uint16", "uint32"]
 

@@ -8,7 +8,7 @@ import jaxcp
 from jaxcp import sharded_conformal_quantile
 from jaxcp.quantiles.thresholds import _sharded
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.double]
 
 ALPHAS = np.array([0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99])
 

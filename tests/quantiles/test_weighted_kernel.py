@@ -19,6 +19,8 @@ from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles._rows import masses_of, total_mass
 from rows import POINTWISE
 
+pytestmark = pytest.mark.double
+
 ABSOLUTE = scores.Absolute()
 # More numbers than are summed bit by bit: one row, rows, and rows side by side.
 SHAPES = [(1, 40_001), (20, 2048), (17, 2049), (400, 101)]

@@ -17,6 +17,8 @@ from jaxcp import learners, metrics, online, risk, scores, sets
 from jaxcp.scores import Band, envelope, root_mean_square
 from jaxcp.typing import HasEnds
 
+pytestmark = pytest.mark.double
+
 VECTORS = reference("conditional_bands")
 FIT, CAL = int(VECTORS["num_fit"]), int(VECTORS["num_cal"])
 ALPHAS = VECTORS["alphas"].tolist()

@@ -12,6 +12,8 @@ from helpers import inside, reference, scores_of, sets_of
 from jaxcp.scores import Binned, Interpolated
 from rows import calibrate, refuses
 
+pytestmark = pytest.mark.double
+
 KEY, INF = jax.random.key(0), np.inf
 VECTORS = reference("distributional/histograms")
 NUM_CAL, Y = int(VECTORS["num_calibration"]), VECTORS["y"]

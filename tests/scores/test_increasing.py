@@ -10,6 +10,8 @@ import jaxcp
 from helpers import inside, reference, scores_of, sets_of
 from jaxcp import scores
 
+pytestmark = pytest.mark.double
+
 LEVELS = np.array([0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95], "f")
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 CLOSE = CLOSE if jax.config.jax_enable_x64 else {"rtol": 1e-5, "atol": 1e-5}

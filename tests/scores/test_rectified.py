@@ -14,6 +14,8 @@ from jaxcp import learners, scores
 from jaxcp.scores import Absolute, Rectified
 from rows import refuses
 
+pytestmark = pytest.mark.double
+
 KEY, INF = jax.random.key(0), np.inf
 VECTORS = reference("conditional_rectified")
 NUM_CAL, ALPHAS = VECTORS["num_cal"], [0.05, 0.1, 0.2, 0.5]

@@ -12,6 +12,8 @@ from helpers import assert_intervals, cases, labels_of, one_side_over, reference
 from jaxcp import scores
 from jaxcp.sets import Interval
 
+pytestmark = pytest.mark.double
+
 
 @pytest.mark.parametrize("case", cases("puncc/split_cp").values())
 def test_split(case):

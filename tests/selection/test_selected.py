@@ -14,6 +14,8 @@ import jaxcp
 from jaxcp import pvalues, selection
 from jaxcp.scores import LAC, Absolute, Labelwise, Normalized
 
+pytestmark = pytest.mark.double
+
 VECTORS = np.load(Path(__file__).parents[1] / "reference/selected.npz")
 ABSOLUTE = Absolute()
 

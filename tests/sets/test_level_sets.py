@@ -12,6 +12,8 @@ import jaxcp
 from jaxcp import learners, metrics, plotting, scores
 from jaxcp.sets import Box, Interval, Intervals, LevelSet
 
+pytestmark = pytest.mark.double
+
 KEY = jax.random.key(0)
 INF = np.inf
 float_types = pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

@@ -11,6 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp import learners, scores, survival
 
+pytestmark = pytest.mark.double
+
 KNOWN = dict(np.load(Path(__file__).parents[1] / "reference" / "survival.npz"))
 KEY, LEVELS = jax.random.key(0), (0.1, 0.2, 0.4)
 N, M, ALPHA, CUTOFF = 60, 4, 0.2, 2.0
