@@ -76,9 +76,6 @@ class SplitConformal(Calibrated):
         preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
 
-    def _claim(self, delta):
-        return self.calibration._claim(delta)
-
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, of inputs, without rows: `Calibration.at`."""
         found = self.calibration.at(alpha, delta=delta)

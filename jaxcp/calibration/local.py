@@ -16,6 +16,7 @@ from jaxcp._batching import map_evenly, repeated
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.rule import Rule, blocks_of
+from jaxcp.certificates.promises import COVERED
 from jaxcp.held.rows import Held, len_of
 from jaxcp.held.taking import RowShapes, classes_of, scored
 from jaxcp.quantiles._keys import bisect_keys
@@ -52,6 +53,12 @@ class LocalCalibration(Rule):
     row_shapes: RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     pairs: Any = None
+    promise = COVERED
+    assumption = (
+        "rows of calibration and new ones are exchangeable, the model saw neither, and "
+        "the kernel, chosen without their scores, is symmetric; or anchors are drawn "
+        "from it afresh"
+    )
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")

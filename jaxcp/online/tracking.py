@@ -114,6 +114,15 @@ class PID(Stream):
     bound: float = static(default=1.0)
     decay: Number | None = 0.0
     state_type: ClassVar = PIDState
+    promise = (
+        "|mean error - {alpha}| <= (b + step_size) / (step_size * T) after T rows of any "
+        "sequence, step_size the last step; with a loss its mean, and (b + step_size * "
+        "bound) / (step_size * T)"
+    )
+    assumption = (
+        "quantile tracking without an integrator, of scores in [0, b], or with a "
+        "scorecaster b the length of a range of 0 and all scores less their forecasts"
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", as_bound(self.bound))
@@ -248,6 +257,8 @@ class SFOGD(Stream):
     score: Score
     step_size: Number
     state_type: ClassVar = SFOGDState
+    promise = "|mean error - {alpha}| = O(T^(-1/4) log T) after T rows of any sequence"
+    assumption = "bounded scores"
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None

@@ -76,6 +76,12 @@ class LowerCalibration(WithSameRows):
     score: CappedResidual
     held: Held
     row_shapes: RowShapes | None = static(default=None)
+    promise = "P(T >= bound) >= 1 - {alpha}"
+    assumption = (
+        "units are independent and of one law, T and C are independent given x, the "
+        "probabilities are the true ones, and they, the model and the cutoff come from "
+        "other rows"
+    )
 
     def weights_at(self, probability: Array) -> tuple[Any, Array]:
         """Returns the weights of the rows, and 1 / probability of the test unit."""

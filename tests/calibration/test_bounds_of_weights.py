@@ -156,7 +156,7 @@ def test_fixed_weights_and_one_threshold():
     half = LOW / 4, LOW / 2
     cp = calibrated(half)
     assert_array_equal(cp.at(0.3).q, cp.quantile(0.3, test_weight=1.0))
-    assert "1 - 0.3 for ratios within the bounds" in cp.at(0.3).promise
+    assert "1 - 0.3 for every true ratio within the bounds" in cp.at(0.3).promise
     with pytest.raises(ValueError, match="weights <= 1 of calibration rows"):
         calibrated((LOW, 4 * HIGH)).quantile(0.3)
     predictor = jaxcp.split_conformal(

@@ -220,7 +220,9 @@ def test_promises_say_so():
     least = " for a row of a new cluster, on average over calibration sets"
     assert calibrated(Y, IDS).at(0.4).promise == f"P(Y in set) >= 1 - 0.4{least}"
     each = by_group(Y, np.arange(8) % 2, IDS).at(0.4).promise
-    assert each == f"P(Y in set) >= 1 - 0.4{least}, in each of 2 groups"
+    drawn = "cluster, drawn at random among its rows in the group"
+    least_of_groups = least.replace("cluster", drawn)
+    assert each == f"P(Y in set) >= 1 - 0.4{least_of_groups}, in each of 2 groups"
     assert controlled(Y, IDS).at(0.4).promise == f"E loss <= 0.4{least}"
     page = jaxcp.report(calibrated(Y, IDS), 0 * Y, Y, 0.4)
     assert "those of exchangeable clusters" in page and least in page
