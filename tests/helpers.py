@@ -45,10 +45,16 @@ def _pool(draw):
 def promised(cp, alpha, **how):
     """Returns the number of a promise, read from the words that are printed.
 
-    What is promised for coverage, or what the mean of a loss is at most.
+    What is promised for coverage, or what the mean of a loss is at most. The laws test
+    this number: a promise that is too large fails them.
     """
     words = promises.promised(cp, **how).promise.replace("{alpha}", str(alpha))
     return eval(re.search(r"[<>]= ([\d(][\d.e+*/() -]*)", words)[1])
+
+
+def num_groups_promised(cp):
+    """Returns for how many groups a promise is, read from its words."""
+    return int(re.search(r"in each of (\d+) group", promises.promised(cp).promise)[1])
 
 
 @jax.jit

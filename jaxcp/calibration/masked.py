@@ -16,7 +16,7 @@ from jaxcp._tree import pytree, static
 from jaxcp.calibration.calibrating import predicted
 from jaxcp.calibration.predictor import predictions
 from jaxcp.calibration.split import GroupCalibration
-from jaxcp.certificates.promises import HELD_OUT, Promised
+from jaxcp.certificates.promises import Promised
 from jaxcp.held import taking
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
@@ -57,8 +57,8 @@ class MaskedCalibration(Promised):
     flagged: bool = static(default=False)
     promise = "P(Y in set given which inputs are missing) >= 1 - {alpha}"
     assumption = (
-        f"{HELD_OUT}, as the imputer did, and which inputs are missing is independent of "
-        "inputs and targets"
+        "rows of calibration and new ones are {rows}, the model and the imputer saw "
+        "neither, and which inputs are missing is independent of inputs and targets"
     )
 
     def at_masks(self, masks: ArrayLike) -> GroupCalibration:

@@ -67,8 +67,8 @@ def promised(cp: Any, delta: Any = None, ratios: bool | None = None) -> Promise:
     words, assumption = (getattr(cp, name, "") for name in Promise._fields)
     if not (words and assumption):
         return Promise("", "")
-    groups, compared = _groups(cp), "exchangeable" if delta is None else "i.i.d."
-    held = getattr(cp, "calibration", cp)
+    held = getattr(cp, "calibration", cp)  # cross conformal holds another calibration
+    groups, compared = _groups(held), "exchangeable" if delta is None else "i.i.d."
     weights = getattr(held, "weights", None)
     if getattr(held, "clusters", None) is not None:
         words += " for a row of a new cluster"

@@ -129,7 +129,9 @@ class CrossCalibration(Calibrated, Promised):
     @property
     def assumption(self) -> str:
         """What that assumes, in words."""
-        return ALL_ROWS
+        if _term(self) is not None:
+            return ALL_ROWS
+        return f"{ALL_ROWS}; for EnbPI errors mix strongly, and rows are many"
 
     @property
     def score(self) -> Score:
