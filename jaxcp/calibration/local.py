@@ -233,16 +233,17 @@ def calibrate_local(
         there is `u` without `anchors`.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha with and without anchors, whatever the kernel; with
-      anchors and a fresh uniform `u` exactly 1 - alpha. Within the kernel coverage is
-      close to 1 - alpha too, the closer the more rows it holds (RLCP). Sets are
-      infinite where the rows near by weigh too little. An anchor at x itself would have
-      no guarantee.
+      P(Y in set) >= 1 - alpha with anchors, whatever the kernel, and without them for a
+      kernel that is symmetric; with anchors and a fresh uniform `u` exactly 1 - alpha.
+      Within the kernel coverage is close to 1 - alpha too, the closer the more rows it
+      holds (RLCP). Sets are infinite where the rows near by weigh too little. An anchor
+      at x itself would have no guarantee.
 
     Assumption:
       Exchangeable calibration and test examples, and a model fitted on other data;
       anchors drawn from the kernel, a density in z but for a factor that is the same at
-      each x; a kernel chosen without the calibration scores.
+      each x; without anchors a symmetric kernel, weight(x, z) = weight(z, x); a kernel
+      chosen without the calibration scores.
 
     Cost:
       RLCP takes O(n) for each test point, and a sort for a block of them; LCP O(n log

@@ -316,7 +316,8 @@ class Calibration(_OfScores):
 
         Assumption:
           Exchangeable calibration and test examples, and a model fitted on other data;
-          with `delta` independent examples; with `u` uniforms drawn afresh.
+          with `delta`, and with ratios, bounds or weights of labels, independent
+          examples; bounds that come from other rows; with `u` uniforms drawn afresh.
 
         Cost:
           One threshold in O(n), without a sort; with `test_weights` one for each point,
@@ -375,7 +376,7 @@ class Calibration(_OfScores):
 
         References:
           Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data,
-          arXiv 2306.06342, 2023.
+          ACM Journal of Data Science, 2026.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -620,7 +621,9 @@ class GroupCalibration(_OfScores):
             1 where `test_weights` is left out.
 
         Guarantee:
-          1 - alpha within every group, or for every class; with `delta` each of them
+          1 - alpha within every group, or for every class; with `label_groups` over the
+          rows with a label in each of these, and for the labels in no group nothing
+          where they have the threshold of all rows (`rare="all"`). With `delta` each
           has it with probability 1 - delta over calibration sets; with `u` exactly, as
           for `Calibration`.
 

@@ -72,7 +72,7 @@ class OutcomeCalibration(WithSameRows):
         truth = (
             "the true propensity given x and this outcome is within the box"
             if isinstance(self.held.weights, tuple)
-            else "treatment is independent of the outcomes given x, propensities are true"
+            else "treatment is independent of outcomes given x, propensities are true"
         )
         return (
             f"units are independent, each may be in either arm, {truth}, and the model "
@@ -362,8 +362,8 @@ def calibrate_effect(
       mask: True where a row counts, shape (n,). Defaults to all rows.
 
     Returns:
-      A `Calibration`: `cp(preds, alpha)` are the sets of new units. Its certificate and
-      its predictor speak of the intervals C, and not of effects.
+      A `Calibration`: `cp(preds, alpha)` are the sets of new units. Its certificate
+      speaks of the intervals C, and its promise of both.
 
     Raises:
       ValueError: as `calibrate`; if `effects` or sets of the score are no intervals.

@@ -53,7 +53,9 @@ class Promised:
     def _described(self) -> dict[str, str]:
         """Returns what `repr` shows beside the fields."""
         found = promised(self)._asdict() if self.promise else {}
-        return {name: words.replace("{alpha}", "alpha") for name, words in found.items()}
+        return {
+            name: words.replace("{alpha}", "alpha") for name, words in found.items()
+        }
 
 
 def promised(cp: Any, delta: Any = None, ratios: bool | None = None) -> Promise:

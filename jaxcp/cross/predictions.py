@@ -785,8 +785,8 @@ def cross_calibrate(
       Annals of Statistics, 2021.
       Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
       NeurIPS, 2020 (bags).
-      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
-      2306.06342, 2023 (weights of clusters).
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, ACM
+      Journal of Data Science, 2026 (weights of clusters).
 
     See also:
       cv_plus, cross_conformal, calibrate, learners.Estimator

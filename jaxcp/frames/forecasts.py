@@ -54,7 +54,9 @@ class ForecastCalibration(Promised):
         """What sets keep to, in words with a place for {alpha}."""
         event = "Y in set" if self.by != "path" else "enough of a path in its band"
         rows = {"step": " at each step of a new path", "series": " in each series"}
-        of_series = " of a series that did not calibrate" * bool(self.held.clusters is not None)
+        of_series = " of a series that did not calibrate" * bool(
+            self.held.clusters is not None
+        )
         return f"P({event}) >= 1 - {{alpha}}{rows.get(self.by, '')}{of_series}"
 
     @property

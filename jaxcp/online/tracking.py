@@ -76,7 +76,8 @@ class PID(Stream):
       late (`delay` of `online.run`) the mean error of tracking over the first N = T - D
       rows, those learned, is within (b + (D + 1) step_size) / (step_N N) of alpha, with
       a decay or without. Asymptotic: at a decay in (1/2, 1) the threshold tends to the
-      (1 - alpha) quantile of independent scores of one continuous law.
+      (1 - alpha) quantile of independent scores of one continuous law, if it has only
+      one.
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
@@ -115,9 +116,9 @@ class PID(Stream):
     decay: Number | None = 0.0
     state_type: ClassVar = PIDState
     promise = (
-        "|mean error - {alpha}| <= (b + step_size) / (step_size * T) after T rows of any "
-        "sequence, step_size the last step; with a loss its mean, and (b + step_size * "
-        "bound) / (step_size * T)"
+        "|mean error - {alpha}| <= (b + step_size) / (step_size * T) after T rows of "
+        "any sequence, step_size the last step; with a loss its mean, and (b + step_size "
+        "* bound) / (step_size * T)"
     )
     assumption = (
         "quantile tracking without an integrator, of scores in [0, b], or with a "

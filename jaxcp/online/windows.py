@@ -183,8 +183,8 @@ class SlidingWindow(stream.Stream):
     state_type: ClassVar = SlidingState
     promise = f"{COVERED}, as rows become many, or from the start without `empirical`"
     assumption = (
-        "errors mix strongly and predictions become right; or, from the start, scores of "
-        "the window and the next one are exchangeable"
+        "errors mix strongly and predictions become right; or, from the start, scores "
+        "of the window and the next one are exchangeable"
     )
 
     def init(

@@ -440,7 +440,7 @@ def plot_group_coverage(
 
     References:
       Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
-      1927.
+      Journal of the American Statistical Association, 1927.
 
     See also:
       metrics.group_coverage, metrics.class_coverage, calibrate_groups

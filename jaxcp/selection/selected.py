@@ -316,8 +316,8 @@ class SelectedCalibration(Rule):
     chosen: Any = None
     promise = "P(Y in set given that its row is selected) >= 1 - {alpha}"
     assumption = (
-        "rows of calibration and test rows are exchangeable, the model saw neither, and "
-        "the rule does not depend on the order of the former"
+        "rows of calibration and test rows are exchangeable, the model saw neither, "
+        "and the rule does not depend on the order of the former"
     )
     _weighs: ClassVar[bool] = True  # p-values count rows
 

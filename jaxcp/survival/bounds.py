@@ -162,7 +162,7 @@ def calibrate_lower(
       Candes, Lei, Ren, Conformalized Survival Analysis, Journal of the Royal
       Statistical Society B, 2023.
       Sesia, Svetnik, Doubly Robust Conformalized Survival Analysis with Right-Censored
-      Data, arXiv, 2024.
+      Data, ICML, 2025.
 
     See also:
       survival.impute_censoring, survival.LowerCalibration, learners.KaplanMeier,
@@ -245,7 +245,7 @@ def impute_censoring(
 
     References:
       Sesia, Svetnik, Doubly Robust Conformalized Survival Analysis with Right-Censored
-      Data, arXiv, 2024.
+      Data, ICML, 2025.
 
     See also:
       survival.calibrate_lower, learners.KaplanMeier

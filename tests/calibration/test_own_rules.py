@@ -397,7 +397,9 @@ def test_a_rule_without_words_is_not_reported_or_exported(tmp_path):
         assumption = "both halves are exchangeable with new rows"
 
     said = Said(*data)
-    expected = "P(Y in {set}) >= 1 - {alpha:>9999999999}, 1 - 0.1, on average over calib"
+    expected = (
+        "P(Y in {set}) >= 1 - {alpha:>9999999999}, 1 - 0.1, on average over calib"
+    )
     predictor = said.at(0.1)
     assert predictor.promise.startswith(expected)
     assert predictor.assumption == Said.assumption and Said.assumption in repr(said)

@@ -19,7 +19,9 @@ SURE = "P(Y in set) >= 1 - {alpha}"
 ON_AVERAGE = ", on average over calibration sets"
 TRAINED = ", on average over training sets"
 CLUSTER = " for a row of a new cluster"
-HELD_OUT = "rows of calibration and new ones are exchangeable, and the model saw neither"
+HELD_OUT = (
+    "rows of calibration and new ones are exchangeable, and the model saw neither"
+)
 ALIKE = "all rows are exchangeable, and the learner takes them in any order"
 OF_CLUSTERS = "those of exchangeable clusters, exchangeable within each"
 UNITS = "P(Y(1) in set) >= 1 - {alpha} over treated and untreated units"
@@ -27,77 +29,77 @@ RISKS = f"{HELD_OUT}; the largest sets lose at most alpha on average"
 IN_TURN, CLUSTERED = "laws/test_in_turn.py", "calibration/test_clusters.py"
 # The words of each promise: how the assumption begins, and the law that reads them.
 WORDS = {
-    f"{SURE}{ON_AVERAGE}": (("rows of calibration and new ones are exch",), IN_TURN),
-    f"{SURE}{ON_AVERAGE}, in each of 3 groups": ((HELD_OUT,), IN_TURN),
+    f"{SURE}{ON_AVERAGE}": ("rows of calibration and new ones are exch", IN_TURN),
+    f"{SURE}{ON_AVERAGE}, in each of 3 groups": (HELD_OUT, IN_TURN),
     f"{SURE}{ON_AVERAGE}, in each group of at least 7 rows, and in the others "
-    "together": ((HELD_OUT,), "calibration/test_small_groups.py"),
+    "together": (HELD_OUT, "calibration/test_small_groups.py"),
     f"{SURE}{ON_AVERAGE}, in each of 1 group of labels, and for the labels in no group "
-    "nothing": ((HELD_OUT,), IN_TURN),
+    "nothing": (HELD_OUT, IN_TURN),
     f"{SURE}{CLUSTER}{ON_AVERAGE}": (
-        (HELD_OUT.replace("exchangeable", OF_CLUSTERS),),
+        HELD_OUT.replace("exchangeable", OF_CLUSTERS),
         CLUSTERED,
     ),
-    f"{SURE}{CLUSTER}, drawn at random among its rows in the group{ON_AVERAGE}, in each "
-    "of 3 groups": ((HELD_OUT.replace("exchangeable", OF_CLUSTERS),), CLUSTERED),
+    f"{SURE}{CLUSTER}, drawn at random among its rows in the group{ON_AVERAGE}, in "
+    "each of 3 groups": (HELD_OUT.replace("exchangeable", OF_CLUSTERS), CLUSTERED),
     f"P(Y in set given which inputs are missing) >= 1 - {{alpha}}{ON_AVERAGE}": (
-        ("rows of calibration and new ones are exchangeable, the model and the imp",),
+        "rows of calibration and new ones are exchangeable, the model and the imp",
         "calibration/test_masked.py",
     ),
     "E f(X) (1(Y in set) - (1 - {alpha})) >= 0 for every f >= 0 that is linear in the "
-    f"features{ON_AVERAGE}": ((HELD_OUT,), IN_TURN),
+    f"features{ON_AVERAGE}": (HELD_OUT, IN_TURN),
     f"{UNITS}{ON_AVERAGE}": (
-        ("units are independent, each may be in either arm, ",),
+        "units are independent, each may be in either arm, ",
         "causal/test_causal.py",
     ),
     "P(the interval of the effect in set) >= 1 - {alpha}, and so of the effect 1 - "
     f"{{alpha}} - gamma{ON_AVERAGE}": (
-        ("rows of calibration and new ones are exchangeable, each interval holds",),
+        "rows of calibration and new ones are exchangeable, each interval holds",
         "causal/test_causal.py",
     ),
     f"P(T >= bound) >= 1 - {{alpha}}{ON_AVERAGE}": (
-        ("units are independent and of one law, T and C are independent given x, ",),
+        "units are independent and of one law, T and C are independent given x, ",
         "survival/test_lower_bounds.py",
     ),
     f"P(Y in set given that its row is selected) >= 1 - {{alpha}}{ON_AVERAGE}": (
-        ("rows of calibration and test rows are exchangeable, ",),
+        "rows of calibration and test rows are exchangeable, ",
         "selection/test_selected.py",
     ),
-    "P(Y in set) >= 1 - 2 * {alpha} - 0.1601" + TRAINED: ((ALIKE,), IN_TURN),
-    "P(Y in set) >= 1 - 2 * {alpha}" + TRAINED: ((ALIKE,), IN_TURN),
+    "P(Y in set) >= 1 - 2 * {alpha} - 0.1601" + TRAINED: (ALIKE, IN_TURN),
+    "P(Y in set) >= 1 - 2 * {alpha}" + TRAINED: (ALIKE, IN_TURN),
     f"P(Y in set) >= 1 - 2 * {{alpha}}{TRAINED}, in each of 3 groups": (
-        (ALIKE,),
+        ALIKE,
         IN_TURN,
     ),
     "P(Y in set) >= 1 - 2 * {alpha} + 1 / (10 + 1)" + CLUSTER + TRAINED: (
-        (ALIKE.replace("exchangeable", OF_CLUSTERS),),
+        ALIKE.replace("exchangeable", OF_CLUSTERS),
         "cross/test_cross_clusters.py",
     ),
     "P(Y in set) is about 1 - {alpha} for stable learners, and >= 1 - 2 * {alpha} for "
     "bags whose number was drawn" + TRAINED: (
-        (f"{ALIKE}; for EnbPI errors mix strongly",),
+        f"{ALIKE}; for EnbPI errors mix strongly",
         None,  # no number for these bags
     ),
-    f"{SURE}{TRAINED}": ((ALIKE,), IN_TURN),
-    f"{SURE}{TRAINED}, in each of 3 groups": ((ALIKE,), IN_TURN),
-    f"E loss <= {{alpha}}{ON_AVERAGE}": ((RISKS,), IN_TURN),
+    f"{SURE}{TRAINED}": (ALIKE, IN_TURN),
+    f"{SURE}{TRAINED}, in each of 3 groups": (ALIKE, IN_TURN),
+    f"E loss <= {{alpha}}{ON_AVERAGE}": (RISKS, IN_TURN),
     f"E loss <= {{alpha}}{CLUSTER}{ON_AVERAGE}": (
-        (RISKS.replace("exchangeable", OF_CLUSTERS, 1),),
+        RISKS.replace("exchangeable", OF_CLUSTERS, 1),
         CLUSTERED,
     ),
-    f"E loss <= {{alpha}}{ON_AVERAGE}, in each of 3 groups": ((RISKS,), IN_TURN),
-    f"E loss, E loss <= {{alpha}}{ON_AVERAGE}": ((RISKS,), IN_TURN),
-    f"P(loss > 0.8) <= {{alpha}}{ON_AVERAGE}": ((RISKS,), IN_TURN),
+    f"E loss <= {{alpha}}{ON_AVERAGE}, in each of 3 groups": (RISKS, IN_TURN),
+    f"E loss, E loss <= {{alpha}}{ON_AVERAGE}": (RISKS, IN_TURN),
+    f"P(loss > 0.8) <= {{alpha}}{ON_AVERAGE}": (RISKS, IN_TURN),
     f"{SURE} at each step of a new path{ON_AVERAGE}": (
-        ("paths that calibrate and the new one are exchangeable",),
+        "paths that calibrate and the new one are exchangeable",
         "frames/test_forecast.py",
     ),
     f"P(enough of a path in its band) >= 1 - {{alpha}} of a series that did not "
     f"calibrate{ON_AVERAGE}": (
-        ("series that calibrate and the new one, each with all of its paths, are",),
+        "series that calibrate and the new one, each with all of its paths, are",
         "frames/test_forecast.py",
     ),
     f"{SURE} for objects that the detector finds{ON_AVERAGE}": (
-        ("matched objects of calibration and new images are exchangeable",),
+        "matched objects of calibration and new images are exchangeable",
         None,  # that of `calibrate`
     ),
 }
@@ -187,8 +189,10 @@ def test_files_keep_the_words(tmp_path):
     assert repr(jaxcp.load(tmp_path / "a")) == repr(cp)
     again = jaxcp.load(tmp_path / "b")
     assert again.promise == predictor.promise.replace("{alpha}", "0.2")
-    assert again.assumption == predictor.assumption == HELD_OUT.replace(
-        "exchangeable", "i.i.d."
+    assert (
+        again.assumption
+        == predictor.assumption
+        == HELD_OUT.replace("exchangeable", "i.i.d.")
     )
     names = {}
     exec(predictor.export(tmp_path).read_text(), names)
