@@ -117,8 +117,8 @@ class PID(Stream):
     state_type: ClassVar = PIDState
     promise = (
         "|mean error - {alpha}| <= (b + step_size) / (step_size * T) after T rows of "
-        "any sequence, step_size the last step; with a loss its mean, and (b + step_size "
-        "* bound) / (step_size * T)"
+        "any sequence, step_size the last one; with a loss its mean, and (b + "
+        "step_size * bound) / (step_size * T)"
     )
     assumption = (
         "quantile tracking without an integrator, of scores in [0, b], or with a "

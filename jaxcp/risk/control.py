@@ -27,6 +27,8 @@ from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 class RiskCalibration(Thresholds):
     """Losses of calibration rows, ready for sets whose mean loss is at most alpha.
 
+    Made by `calibrate_risk`.
+
     Args:
       score: The score: sets are `score.invert(pred, q)`.
       preds: Predictions of the calibration set, leading axis n.

@@ -3,11 +3,13 @@
 A method joins by the words of its promise in `WORDS`, with the law that reads them.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from test_docstrings import public, sections
 
 import jaxcp
 from jaxcp import detection, frames, online, scores
@@ -124,6 +126,7 @@ MADE = {name: lambda m=m: m.make(m.data()[0]) for name, m in METHODS.items()}
 MADE = {name: make for name, make in MADE.items() if name not in STATES}
 MADE |= {"steps": past, "paths": lambda: past(by="path", new_series=True)}
 MADE["boxes"] = boxes
+VERBS = {case.id.rpartition(".")[2]: case.values[0] for case in public()}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -197,3 +200,17 @@ def test_files_keep_the_words(tmp_path):
     names = {}
     exec(predictor.export(tmp_path).read_text(), names)
     assert (names["PROMISE"], names["ASSUMPTION"]) == (again.promise, again.assumption)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_docstrings_guarantee_what_is_printed(name):
+    """The formula of the words stands in what guarantees: the call, or who made it."""
+    cp = MADE[name]()
+    while not hasattr(cp, "promise"):
+        cp = cp.calibration
+    (formula,) = re.findall(r"1 - (?:2 \* )?{alpha}|<= {alpha}", cp.promise)[:1]
+    formula = formula.replace("2 * ", "2 ").replace("{alpha}", "alpha")
+    makers = re.findall(r"Made by `(?:\w+\.)?(\w+)`", type(cp).__doc__)
+    parts = [type(cp).__call__, *(VERBS[name] for name in makers)]
+    text = " ".join(sections(part).get("Guarantee", "") for part in parts)
+    assert formula in re.sub(r"\s+", " ", text)
