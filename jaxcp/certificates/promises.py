@@ -71,8 +71,12 @@ def promised(cp: Any, delta: Any = None, ratios: bool | None = None) -> Promise:
         return Promise("", "")
     held = getattr(cp, "calibration", cp)  # cross conformal holds another calibration
     groups, compared = _groups(held), "exchangeable" if delta is None else "i.i.d."
-    weights = getattr(held, "weights", None)
-    if getattr(held, "clusters", None) is not None:
+    # Fields of a rule that does not say how rows compare may mean something else.
+    weights, clusters = (
+        getattr(held, name, None) if "{rows}" in assumption else None
+        for name in ("weights", "clusters")
+    )
+    if clusters is not None:
         words += " for a row of a new cluster"
         words += ", drawn at random among its rows in the group" * bool(groups)
         compared = "those of exchangeable clusters, exchangeable within each"
@@ -82,12 +86,11 @@ def promised(cp: Any, delta: Any = None, ratios: bool | None = None) -> Promise:
     elif weights is not None:
         fixed = "compared by weights fixed before the data"
         independent = "independent, with true likelihood ratios for weights"
+        compared = independent if ratios else fixed
         if ratios is None:
             words += " with true ratios and their test_weights, or with fixed weights"
+            compared = f"{independent}, or {fixed}"
         words += f" {cp._distance}" * (not ratios)
-        compared = {True: independent, False: fixed}.get(
-            ratios, f"{independent}, or {fixed}"
-        )
     if over := getattr(cp, "_over", Promised._over):
         how = "on average" if delta is None else f"with probability 1 - {delta}"
         words += f", {how} over {over}"

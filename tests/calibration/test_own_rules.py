@@ -396,12 +396,14 @@ def test_a_rule_without_words_is_not_reported_or_exported(tmp_path):
         promise = "P(Y in {set}) >= 1 - {alpha:>9999999999}, 1 - {alpha}"
         assumption = "both halves are exchangeable with new rows"
 
+        weights = clusters = "fields of its own, which are not weights of rows"
+
     said = Said(*data)
     expected = (
         "P(Y in {set}) >= 1 - {alpha:>9999999999}, 1 - 0.1, on average over calib"
     )
     predictor = said.at(0.1)
-    assert predictor.promise.startswith(expected)
+    assert predictor.promise == f"{expected}ration sets"
     assert predictor.assumption == Said.assumption and Said.assumption in repr(said)
     page = html.unescape(jaxcp.report(said, preds, preds, 0.1))
     assert predictor.promise in page and Said.assumption in page
