@@ -7,6 +7,7 @@ for how rows of calibration compare with new ones. What is read from the rows of
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 COVERED = "P(Y in set) >= 1 - {alpha}"
@@ -52,10 +53,11 @@ class Promised:
 
     def _described(self) -> dict[str, str]:
         """Returns what `repr` shows beside the fields."""
-        found = promised(self)._asdict() if self.promise else {}
-        return {
-            name: words.replace("{alpha}", "alpha") for name, words in found.items()
-        }
+        found = Promise("", "")
+        with suppress(AttributeError, TypeError):  # parts that are no values
+            found = promised(self)
+        words = found._asdict() if found.promise else {}
+        return {name: text.replace("{alpha}", "alpha") for name, text in words.items()}
 
 
 def promised(cp: Any, delta: Any = None, ratios: bool | None = None) -> Promise:

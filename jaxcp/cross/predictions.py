@@ -199,7 +199,8 @@ class CrossCalibration(Calibrated, Promised):
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
-          those that it left out, by one rule that treats rows alike.
+          those that it left out, by one rule that treats rows alike. With clusters
+          these are exchangeable, and so are the rows within each.
 
         Cost:
           O(b + n) time for each of m sets, in blocks. Folds of 64 rows or more are
@@ -577,7 +578,8 @@ class CrossConformal(Calibrated):
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
-          those that it left out, by one rule that treats rows alike.
+          those that it left out, by one rule that treats rows alike. With clusters
+          these are exchangeable, and so are the rows within each.
 
         Cost:
           Predictions of b fits and O(n) time for each of m sets, in blocks of inputs.
