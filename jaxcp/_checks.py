@@ -385,8 +385,9 @@ def check_test_weights(name, test_weights, weights, mask=None):
         # Barber et al. 2023, theorem 2: fixed weights in [0, 1], the test point's is 1.
         at_most = f"weights <= 1 of calibration rows where {name} is left out"
         cure = (
-            f"; give likelihood ratios their {name}, divide fading weights by the "
-            "largest, repeat a row that stands for several"
+            f"; give likelihood ratios, as survey weights are, their {name}, divide "
+            "fading weights by the largest, repeat a row that stands for several rows "
+            "that were each drawn"
         )
         weights = weights[1] if isinstance(weights, tuple) else weights
         check_range(lambda w: ~(w > 1), at_most, weights, mask, cure, ends=("max",))

@@ -333,8 +333,11 @@ def pytree(cls: type[_Class]) -> type[_Class]:
 def _repr(value):
     """Returns the fields by name, large arrays by type and shape."""
     names = [field.name for field in dataclasses.fields(value)]
-    fields = (f"{name}={_shown(getattr(value, name))}" for name in names)
-    return f"{type(value).__name__}({', '.join(fields)})"
+    fields = {name: _shown(getattr(value, name)) for name in names}
+    if hasattr(value, "_described"):
+        fields |= {name: repr(words) for name, words in value._described().items()}
+    shown = ", ".join(f"{name}={text}" for name, text in fields.items())
+    return f"{type(value).__name__}({shown})"
 
 
 def _shown(value):

@@ -102,8 +102,8 @@ def group_k_fold(key: Array, ids: ArrayLike, num_folds: int) -> Array:
       num_folds n weights; ids are numbered on the host, O(n).
 
     References:
-      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
-      2306.06342, 2023.
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, ACM
+      Journal of Data Science, 2026.
 
     See also:
       jackknife_plus, cross_calibrate, resampling.k_fold

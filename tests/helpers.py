@@ -1,5 +1,6 @@
 """One table of scores drives the law, transform and coverage tests."""
 
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from jaxcp import scores
+from jaxcp.certificates import promises
 from jaxcp.sets import Interval
 
 NUM_CASES = 10_000
@@ -38,6 +40,21 @@ class Case:
 def _pool(draw):
     rows = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), NUM_CASES))
     return jax.tree.map(np.asarray, rows)
+
+
+def promised(cp, alpha, **how):
+    """Returns the number of a promise, read from the words that are printed.
+
+    What is promised for coverage, or what the mean of a loss is at most. The laws test
+    this number: a promise that is too large fails them.
+    """
+    words = promises.promised(cp, **how).promise.replace("{alpha}", str(alpha))
+    return eval(re.search(r"[<>]= ([\d(][\d.e+*/() -]*)", words)[1])
+
+
+def num_groups_promised(cp):
+    """Returns for how many groups a promise is, read from its words."""
+    return int(re.search(r"in each of (\d+) group", promises.promised(cp).promise)[1])
 
 
 @jax.jit

@@ -76,9 +76,6 @@ class SplitConformal(Calibrated):
         preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
 
-    def _claim(self, delta):
-        return self.calibration._claim(delta)
-
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, of inputs, without rows: `Calibration.at`."""
         found = self.calibration.at(alpha, delta=delta)
@@ -270,7 +267,8 @@ def calibrate(
     Guarantee:
       1 - alpha, on average over calibration sets; sets called with `delta` have it with
       probability 1 - delta over calibration sets. With bounds of weights 1 - alpha for
-      every true ratio that is within them up to one factor. With fewer rows than
+      every true ratio that is within them up to one factor, where they come from other
+      rows. With fewer rows than
       `certificates.smallest_size` the sets are infinite: 1/alpha - 1 without `delta`.
       With `clusters` 1 - alpha for a row of a new cluster, and for all of its rows
       together by `Calibration.all_rows`.
@@ -292,8 +290,8 @@ def calibrate(
       Calibrated Prediction, ICLR, 2020.
       Dunn, Wasserman, Ramdas, Distribution-Free Prediction Sets for Two-Layer
       Hierarchical Models, JASA, 2023.
-      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
-      2306.06342, 2023.
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, ACM
+      Journal of Data Science, 2026.
       Jin, Ren, Candes, Sensitivity Analysis of Individual Treatment Effects: A Robust
       Conformal Inference Approach, PNAS, 2023 (bounds of weights).
 
@@ -392,10 +390,13 @@ def calibrate_groups(
     Guarantee:
       1 - alpha within every group. A group with fewer than 1/alpha - 1 rows has
       infinite sets. With `label_groups` 1 - alpha over the rows with a label in each
-      group, and of rare labels if `rare="infinite"`; not in each class of a group.
+      group, and for rare labels 1 if `rare="infinite"` and nothing if it is "all"; not
+      in each class of a group.
       With `min_size` 1 - alpha in each group that has its own threshold, and over the
       test examples of all groups that share one, not in each of these. With `clusters`
-      1 - alpha within every group for a row of a new cluster that has some there.
+      1 - alpha within every group for a row of a new cluster that has some there, drawn
+      at random among its rows in that group: one drawn among all of its rows comes more
+      often from clusters with many rows there, and may be covered less.
 
     Assumption:
       The calibration and test examples of a group are exchangeable, and groups are

@@ -16,6 +16,7 @@ from jaxcp._batching import by_rows, repeated, score_of, widened
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.rule import Rule
+from jaxcp.certificates.promises import HELD_OUT
 from jaxcp.held import taking
 from jaxcp.quantiles import _regression
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
@@ -44,6 +45,11 @@ class ConditionalCalibration(Rule):
     features: Array
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
+    promise = (
+        "E f(X) (1(Y in set) - (1 - {alpha})) >= 0 for every f >= 0 that is linear in "
+        "the features"
+    )
+    assumption = HELD_OUT
     nested, _instead = False, "; take dual"
     at_a_time = 32  # of which each pivots by itself
 

@@ -84,7 +84,8 @@ def _written(of, sets, program, rows):
         raise ValueError(f"sets of kind {type(sets).__name__}")
     q_shape, names = rows[1].shape[1:], (of.classes, of.group_names)
     by_label = of.q.shape == q_shape and of.group_names in (None, of.classes)
-    settings = {"PROMISE": of.promise, "_SHAPES": of.row_shapes}
+    settings = {"PROMISE": of.promise, "ASSUMPTION": of.assumption}
+    settings |= {"_SHAPES": of.row_shapes}
     settings |= {"_WITHIN": inputs.of(of.score).within, "_FIELDS": tuple(fields)}
     settings |= {"_CLIPS": isinstance(sets, Interval | Box), "_Q_SHAPE": q_shape}
     named, grouped = [v and tuple(v) for v in names], of.num_groups is not None

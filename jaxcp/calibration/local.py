@@ -16,6 +16,7 @@ from jaxcp._batching import map_evenly, repeated
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import pytree, static
 from jaxcp.calibration.rule import Rule, blocks_of
+from jaxcp.certificates.promises import COVERED
 from jaxcp.held.rows import Held, len_of
 from jaxcp.held.taking import RowShapes, classes_of, scored
 from jaxcp.quantiles._keys import bisect_keys
@@ -52,6 +53,12 @@ class LocalCalibration(Rule):
     row_shapes: RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     pairs: Any = None
+    promise = COVERED
+    assumption = (
+        "rows of calibration and new ones are exchangeable, the model saw neither, and "
+        "the kernel, chosen without their scores, is symmetric; or anchors are drawn "
+        "from it afresh"
+    )
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
@@ -227,16 +234,17 @@ def calibrate_local(
         there is `u` without `anchors`.
 
     Guarantee:
-      P(Y in set) >= 1 - alpha with and without anchors, whatever the kernel; with
-      anchors and a fresh uniform `u` exactly 1 - alpha. Within the kernel coverage is
-      close to 1 - alpha too, the closer the more rows it holds (RLCP). Sets are
-      infinite where the rows near by weigh too little. An anchor at x itself would have
-      no guarantee.
+      P(Y in set) >= 1 - alpha with anchors, whatever the kernel, and without them for a
+      kernel that is symmetric; with anchors and a fresh uniform `u` exactly 1 - alpha.
+      Within the kernel coverage is close to 1 - alpha too, the closer the more rows it
+      holds (RLCP). Sets are infinite where the rows near by weigh too little. An anchor
+      at x itself would have no guarantee.
 
     Assumption:
       Exchangeable calibration and test examples, and a model fitted on other data;
       anchors drawn from the kernel, a density in z but for a factor that is the same at
-      each x; a kernel chosen without the calibration scores.
+      each x; without anchors a symmetric kernel, weight(x, z) = weight(z, x); a kernel
+      chosen without the calibration scores.
 
     Cost:
       RLCP takes O(n) for each test point, and a sort for a block of them; LCP O(n log

@@ -16,6 +16,7 @@ from jaxcp._tree import pytree, static
 from jaxcp.calibration.calibrating import predicted
 from jaxcp.calibration.predictor import predictions
 from jaxcp.calibration.split import GroupCalibration
+from jaxcp.certificates.promises import Promised
 from jaxcp.held import taking
 from jaxcp.typing import AnySet, ArrayLike, Number, Predict, PyTree, Score
 
@@ -23,7 +24,7 @@ _MOST = 2**26  # numbers that a model is given at a time: 256 MB in single preci
 
 
 @pytree
-class MaskedCalibration:
+class MaskedCalibration(Promised):
     """Rows that are hidden further, as each test row is, before a model sees them.
 
     Made by `calibrate_masked`. It is called with inputs of the test rows.
@@ -54,6 +55,11 @@ class MaskedCalibration:
     classes: tuple[Hashable, ...] | None = static(default=None)
     columns: tuple[Hashable, ...] | None = static(default=None)
     flagged: bool = static(default=False)
+    promise = "P(Y in set given which inputs are missing) >= 1 - {alpha}"
+    assumption = (
+        "rows of calibration and new ones are {rows}, the model and the imputer saw "
+        "neither, and which inputs are missing is independent of inputs and targets"
+    )
 
     def at_masks(self, masks: ArrayLike) -> GroupCalibration:
         """Returns the calibration for given masks, each a group of its own.

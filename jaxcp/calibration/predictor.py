@@ -20,6 +20,7 @@ from jaxcp._arrays import is_concrete
 from jaxcp._batching import by_rows, invert, invert_each, on_host
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.exporting import drawn, exported
+from jaxcp.certificates.promises import NO_PROMISE, Promised
 from jaxcp.held import taking
 from jaxcp.held.rows import at_groups
 from jaxcp.saving.files import write_whole
@@ -30,7 +31,7 @@ _NONE = _checks.optional(None)
 _FIXED = ("alpha", "delta")  # of all test points
 
 
-class Scored:
+class Scored(Promised):
     """A score, and what is known of its predictions, labels and groups."""
 
     score: Score
@@ -176,7 +177,8 @@ class Predictor(Scored):
       score: The nonconformity score.
       q: Threshold, shape () or (c,), or one for each group, shape (g,) or (g, c).
       alpha: Level of the sets, as it was given.
-      claim: What the sets keep to, in words with a place for `alpha`.
+      claim: What the sets keep to, in words with a place for {alpha}; "" where the rule
+        says nothing.
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels of the sets, or None.
       num_groups: Number of groups g, or None.
@@ -185,12 +187,13 @@ class Predictor(Scored):
       label_groups: Groups of the labels, whose thresholds q are, or None.
       predict: Function `(params, x) -> preds`, or None to be called with predictions.
       params: First argument of `predict`, any pytree.
+      assumption: What the promise assumes, in words.
 
     Guarantee:
       That of the calibration at this level: `promise`.
 
     Assumption:
-      Those of the calibration.
+      Those of the calibration: `assumption`.
 
     Cost:
       O(1) besides the sets: no number of rows of calibration matters.
@@ -220,6 +223,7 @@ class Predictor(Scored):
     label_groups: Array | None = None
     predict: Predict | None = static(default=None)
     params: PyTree = None
+    assumption: str = static(default="")
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes", "group_names")
@@ -227,10 +231,15 @@ class Predictor(Scored):
     @property
     def promise(self) -> str:
         """What the sets keep to, in words."""
+        if not self.claim:
+            return "none: the rule says nothing of what its sets keep to"
         levels = [
             str(v) if is_concrete(v) else "alpha" for v in jax.tree.leaves(self.alpha)
         ]
-        return self.claim.format(alpha=", ".join(levels))
+        return self.claim.replace("{alpha}", ", ".join(levels))
+
+    def _described(self) -> dict[str, str]:
+        return {"claim": self.promise}
 
     def __call__(self, preds: PyTree, *, groups: ArrayLike | None = None) -> AnySet:
         """Returns the prediction sets of new predictions.
@@ -275,7 +284,8 @@ class Predictor(Scored):
           The path of the file.
 
         Raises:
-          ValueError: for a predictor with a model; for sets without ends or labels; for
+          ValueError: for a predictor with a model; of a rule without words for its
+            promise and assumption; for sets without ends or labels; for
             predictions whose shapes are not known; for names that Python cannot write;
             and for scores whose sets NumPy cannot compute to the same bits: those that
             take exp, log or powers, or add a product as it is, which XLA may round
@@ -310,6 +320,8 @@ class Predictor(Scored):
                 "expected a predictor that takes predictions, got one with a model; "
                 "export cp.calibration.at(alpha), and call the model yourself"
             )
+        if not self.claim:
+            raise ValueError(NO_PROMISE)
         path = Path(folder) / "predictor.py"
         text = exported(self)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -341,13 +353,6 @@ def at_labels(label_groups: Array, y: Array) -> Array:
     label_groups, y = own.asarray(label_groups), own.asarray(y)
     inside = (y >= 0) & (y < len(label_groups))
     return own.where(inside, label_groups[own.where(inside, y, 0)], -1)
-
-
-def sure(claim: str, delta: Any, num_groups: int | None) -> str:
-    """Returns a promise in words, from what it claims."""
-    how = "on average" if delta is None else f"with probability 1 - {delta}"
-    groups = "" if num_groups is None else f", in each of {num_groups} groups"
-    return f"{claim}, {how} over calibration sets{groups}"
 
 
 def predictions(predict, params, x):

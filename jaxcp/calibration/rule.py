@@ -18,6 +18,7 @@ from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding
 from jaxcp._tree import jit
 from jaxcp.calibration.predictor import Predictor, Scored
+from jaxcp.certificates.promises import promised
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
 from jaxcp.pvalues.conformal import mass_of
@@ -99,11 +100,8 @@ class Thresholds(Scored):
         typed = Array, np.floating
         as_leaf = lambda a: a if isinstance(a, typed) else np.asarray(a, float)  # noqa: E731
         alpha = jax.tree.map(as_leaf, alpha)
-        return Predictor(q=q, alpha=alpha, claim=self._claim(delta), **kept)
-
-    def _claim(self, delta):
-        """Returns what sets keep to, in words with a place for alpha."""
-        return f"that of {type(self).__name__} at alpha = {{alpha}}"
+        claim, assumption = promised(self, delta, ratios=False)
+        return Predictor(q=q, alpha=alpha, claim=claim, assumption=assumption, **kept)
 
     def _quantile(self, alpha, delta, u, context):
         self._check()
@@ -267,6 +265,10 @@ class Rule(Thresholds):
       with probability 1 - delta over calibration sets: the verbs then take `delta`.
     * `threshold(rank, u=None, **context)`, if sets (not p-values) take `u`: with
       uniforms `u` is that of the test point, and `rank` the pair (rank, alpha).
+    * `promise` and `assumption`: text that says what sets keep to, with a place for
+      the level, as "P(Y in set) >= 1 - {alpha}", and what that assumes. `at(alpha)`,
+      `report` and `repr` add "on average over calibration sets", or with which delta,
+      and print them; without them nothing is reported or exported.
     * `components`: () unless scores have shape (c,). `row_shapes`: shapes of one
       prediction, which are then checked. `classes`: names of the labels, for targets
       and for sets of labels.
@@ -277,10 +279,10 @@ class Rule(Thresholds):
         NaN.
 
     Guarantee:
-      None of its own: that of the thresholds.
+      None of its own: that of the thresholds, which `promise` says.
 
     Assumption:
-      Those of the thresholds.
+      Those of the thresholds, which `assumption` says.
 
     Cost:
       One threshold for all rows, or one for each row with context. p-values take one

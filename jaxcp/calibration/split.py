@@ -16,9 +16,10 @@ from jaxcp._arrays import is_concrete
 from jaxcp._numbers import floats_above
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.joining import _joined
-from jaxcp.calibration.predictor import at_labels, sure
+from jaxcp.calibration.predictor import at_labels
 from jaxcp.calibration.rule import Rule, blocks_of
 from jaxcp.certificates import Certificate
+from jaxcp.certificates.promises import COVERED, HELD_OUT
 from jaxcp.held import taking
 from jaxcp.held.rows import Held, at_groups
 from jaxcp.scores import inputs
@@ -170,19 +171,6 @@ class _OfScores(Rule):
             groups = y if of is None else at_labels(of, y)
         return self.held.p_values(scores, u, test_weights, groups, rounds=rounds)
 
-    def _claim(self, delta):
-        text = "P(Y in set) >= 1 - {alpha}"
-        if self.clusters is not None:
-            text += " for a row of a new cluster"
-        elif isinstance(self.weights, tuple):
-            text += " for ratios within the bounds"
-        elif self.weights is not None:  # fixed ones: ratios need a test weight
-            text += " less the weighted distance in total variation"
-        if self.min_size is None:
-            return sure(text, delta, self.num_groups)
-        own = f", in each group of at least {self.min_size} rows"
-        return f"{sure(text, delta, None)}{own}, and in the others together"
-
     def _check_without(self, name, expected):
         """Raises ValueError for groups that share rows, which have no law or order."""
         if (value := getattr(self, name)) is not None:
@@ -208,6 +196,8 @@ class Calibration(_OfScores):
       row_shapes: Shapes of one prediction, which later ones must have, or None.
       classes: Names of the labels, used by sets and targets, or None.
       clusters: Cluster of each row in 0, ..., n - 1, shape (n,), or None.
+      promise: What sets keep to, in words with a place for {alpha}.
+      assumption: What that assumes, in words with a place for how {rows} compare.
 
     See also:
       calibrate, GroupCalibration, SplitConformal, Rule, save
@@ -220,6 +210,8 @@ class Calibration(_OfScores):
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     clusters: Array | None = None
+    promise: str = static(default=COVERED)
+    assumption: str = static(default=HELD_OUT)
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
@@ -324,7 +316,8 @@ class Calibration(_OfScores):
 
         Assumption:
           Exchangeable calibration and test examples, and a model fitted on other data;
-          with `delta` independent examples; with `u` uniforms drawn afresh.
+          with `delta`, and with ratios, bounds or weights of labels, independent
+          examples; bounds that come from other rows; with `u` uniforms drawn afresh.
 
         Cost:
           One threshold in O(n), without a sort; with `test_weights` one for each point,
@@ -383,7 +376,7 @@ class Calibration(_OfScores):
 
         References:
           Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data,
-          arXiv 2306.06342, 2023.
+          ACM Journal of Data Science, 2026.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -544,6 +537,8 @@ class GroupCalibration(_OfScores):
       rare: What the last group is, "all" or "infinite", if it is that of rare labels.
       min_size: Rows that a group needs for a threshold of its own, or None.
       clusters: Cluster of each row in 0, ..., n - 1, shape (n,), or None.
+      promise: What sets keep to, in words with a place for {alpha}.
+      assumption: What that assumes, in words with a place for how {rows} compare.
 
     See also:
       calibrate_groups, Calibration, metrics.group_coverage
@@ -562,6 +557,8 @@ class GroupCalibration(_OfScores):
     rare: str | None = static(default=None)
     min_size: int | None = static(default=None)
     clusters: Array | None = None
+    promise: str = static(default=COVERED)
+    assumption: str = static(default=HELD_OUT)
     by_label = True
     _row_fields: ClassVar[tuple[str, ...]] = (*_OfScores._row_fields, "groups")
 
@@ -624,7 +621,9 @@ class GroupCalibration(_OfScores):
             1 where `test_weights` is left out.
 
         Guarantee:
-          1 - alpha within every group, or for every class; with `delta` each of them
+          1 - alpha within every group, or for every class; with `label_groups` over the
+          rows with a label in each of these, and for the labels in no group nothing
+          where they have the threshold of all rows (`rare="all"`). With `delta` each
           has it with probability 1 - delta over calibration sets; with `u` exactly, as
           for `Calibration`.
 
@@ -710,10 +709,12 @@ class GroupCalibration(_OfScores):
         """Returns the law of the coverage of each of the g groups.
 
         Arguments, errors and guarantee as for `Calibration.certificate`. With
-        `min_size` there is none: ValueError.
+        `min_size` there is none: ValueError. Of rare labels with the threshold of all
+        rows nothing is known, and no law is theirs.
         """
         self._check_without("min_size", "a certificate")
-        return self.held.certificate(self.score, alpha, delta)
+        laws = self.held.certificate(self.score, alpha, delta)
+        return laws[:-1] if self.rare == "all" else laws
 
     @property
     def held(self) -> Held:

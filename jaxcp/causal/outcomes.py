@@ -60,6 +60,25 @@ class OutcomeCalibration(WithSameRows):
         """Shape of one score: () or (c,)."""
         return self.held.components
 
+    @property
+    def promise(self) -> str:
+        """What sets keep to, in words with a place for {alpha}."""
+        units = self.target if self.target != "all" else "treated and untreated"
+        return f"P(Y({self.arm}) in set) >= 1 - {{alpha}} over {units} units"
+
+    @property
+    def assumption(self) -> str:
+        """What that assumes, in words."""
+        truth = (
+            "the true propensity given x and this outcome is within the box"
+            if isinstance(self.held.weights, tuple)
+            else "treatment is independent of outcomes given x, propensities are true"
+        )
+        return (
+            f"units are independent, each may be in either arm, {truth}, and the model "
+            "and propensities come from other rows"
+        )
+
     def weights_at(self, propensity: PyTree) -> tuple[PyTree, Array]:
         """Returns P(target | x) / P(arm | x) of the rows and, at most, of one unit."""
         own = _ratio(self.arm, self.target, propensity)
@@ -345,8 +364,8 @@ def calibrate_effect(
       mask: True where a row counts, shape (n,). Defaults to all rows.
 
     Returns:
-      A `Calibration`: `cp(preds, alpha)` are the sets of new units. Its certificate and
-      its predictor speak of the intervals C, and not of effects.
+      A `Calibration`: `cp(preds, alpha)` are the sets of new units. Its certificate
+      speaks of the intervals C, and its promise of both.
 
     Raises:
       ValueError: as `calibrate`; if `effects` or sets of the score are no intervals.
@@ -384,7 +403,18 @@ def calibrate_effect(
     held, shapes = taking.scored(score, preds, effects.upper, weights, mask)
     rows = _checks.rows(preds=preds), ends[0].values, held.values
     scores = _largest(score, effects, *rows)
-    return Calibration(score, scores, held.weights, held.mask, shapes)
+    return Calibration(
+        score=score,
+        scores=scores,
+        weights=held.weights,
+        mask=held.mask,
+        row_shapes=shapes,
+        promise="P(the interval of the effect in set) >= 1 - {alpha}, and so of the "
+        "effect 1 - {alpha} - gamma",
+        assumption="rows of calibration and new ones are {rows}, each interval holds "
+        "its effect with probability 1 - gamma, and it and the model come from other "
+        "rows",
+    )
 
 
 @jit

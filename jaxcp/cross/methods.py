@@ -332,8 +332,8 @@ def jackknife_plus(
     References:
       Barber, Candes, Ramdas, Tibshirani, Predictive Inference with the Jackknife+,
       Annals of Statistics, 2021, theorem 1.
-      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
-      2306.06342, 2023 (weights of clusters).
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, ACM
+      Journal of Data Science, 2026 (weights of clusters).
 
     See also:
       cv_plus, jackknife_plus_after_bootstrap, CrossConformal.minmax

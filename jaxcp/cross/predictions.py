@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from jaxcp._tree import pytree
 from jaxcp.calibration.calibrating import Calibrated, calibrate, calibrate_groups
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.certificates import CrossCertificate
+from jaxcp.certificates.promises import ALL_ROWS, Promised
 from jaxcp.cross import _votes, plans
 from jaxcp.held.rows import Context
 from jaxcp.held.taking import check_row_shapes, groups_of, weights_for
@@ -95,7 +97,7 @@ def new_preds(score, preds, count, row_shapes):
 
 
 @pytree
-class CrossCalibration(Calibrated):
+class CrossCalibration(Calibrated, Promised):
     """Scores of rows under fits without them, and which fits those are.
 
     Made by `cross_calibrate`. Calling it with predictions of the b fits at new inputs
@@ -112,6 +114,24 @@ class CrossCalibration(Calibrated):
 
     left_out: plans.OwnFit | plans.Ensemble
     calibration: Calibration | GroupCalibration
+    _over = "training sets"
+
+    @property
+    def promise(self) -> str:
+        """What the "+" sets keep to, in words with a place for {alpha}."""
+        if (term := _term(self)) is None:
+            return (
+                "P(Y in set) is about 1 - {alpha} for stable learners, and >= 1 - 2 * "
+                "{alpha} for bags whose number was drawn"
+            )
+        return f"P(Y in set) >= 1 - 2 * {{alpha}}{term}"
+
+    @property
+    def assumption(self) -> str:
+        """What that assumes, in words."""
+        if _term(self) is not None:
+            return ALL_ROWS
+        return f"{ALL_ROWS}; for EnbPI errors mix strongly, and rows are many"
 
     @property
     def score(self) -> Score:
@@ -179,7 +199,8 @@ class CrossCalibration(Calibrated):
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
-          those that it left out, by one rule that treats rows alike.
+          those that it left out, by one rule that treats rows alike. With clusters
+          these are exchangeable, and so are the rows within each.
 
         Cost:
           O(b + n) time for each of m sets, in blocks. Folds of 64 rows or more are
@@ -469,6 +490,28 @@ class CrossCalibration(Calibrated):
         return Context(*_checks.rows(x=rows, groups=groups, test_weights=weights)[1:])
 
 
+def _term(cp: CrossCalibration) -> str | None:
+    """Returns what is added to 1 - 2 alpha, in words; None where no bound is proved."""
+    held, left_out = cp.calibration.held, cp.left_out
+    if not (is_concrete(left_out, held) and isinstance(left_out.aggregation, str)):
+        return None
+    if (sizes := left_out.fold_sizes()) is None:
+        return None
+    num_fits, num_rows = np.sum(sizes > 0), int(np.sum(held.counts()))
+    if held.clusters is not None:  # guide, "Fits on the same rows": the proof
+        codes = np.asarray(held.clusters)[True if held.mask is None else held.mask]
+        num_clusters = len(np.unique(codes))
+        has_own_fits = num_fits == num_clusters
+        return f" + 1 / ({num_clusters} + 1)" if has_own_fits else None
+    if np.sum(sizes) == num_rows == num_fits:
+        return ""
+    if held.weights is not None or np.ptp(sizes[sizes > 0]) or np.sum(sizes) < num_rows:
+        return None
+    c = math.prod(cp.calibration.components)
+    bound = CrossCertificate(num_rows, int(num_fits), Fraction(0), num_components=c)
+    return f" - {math.ceil(1e4 * (1 - bound.published)) / 1e4:g}"
+
+
 @pytree
 class CrossConformal(Calibrated):
     """Fits that leave rows out, with the score of every row under those without it.
@@ -535,7 +578,8 @@ class CrossConformal(Calibrated):
 
         Assumption:
           The rows and test examples are exchangeable, and each fit saw all rows but
-          those that it left out, by one rule that treats rows alike.
+          those that it left out, by one rule that treats rows alike. With clusters
+          these are exchangeable, and so are the rows within each.
 
         Cost:
           Predictions of b fits and O(n) time for each of m sets, in blocks of inputs.
@@ -744,8 +788,8 @@ def cross_calibrate(
       Annals of Statistics, 2021.
       Kim, Xu, Barber, Predictive Inference Is Free with the Jackknife+-after-Bootstrap,
       NeurIPS, 2020 (bags).
-      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
-      2306.06342, 2023 (weights of clusters).
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, ACM
+      Journal of Data Science, 2026 (weights of clusters).
 
     See also:
       cv_plus, cross_conformal, calibrate, learners.Estimator
@@ -796,4 +840,6 @@ def of_held_out(left_out, score, preds, y, groups, *, kept=None, bags=False, **r
         of = left_out.held_out, kept, jax.device_put(np.array(bags, bool))
         scores, counts = _votes.counted(calibration.scores, *of)
         calibration = dataclasses.replace(calibration, scores=scores, mask=counts)
+    # What holds of scores of other rows does not hold of those that fits have left out.
+    calibration = dataclasses.replace(calibration, promise="", assumption="")
     return CrossCalibration(left_out, calibration)

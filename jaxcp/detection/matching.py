@@ -5,6 +5,7 @@ Lists of arrays, one for each image, become padded arrays with a mask, on the ho
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from jaxcp._arrays import as_array
 from jaxcp._tree import pytree
 from jaxcp.calibration.calibrating import calibrate
 from jaxcp.calibration.split import Calibration
+from jaxcp.certificates.promises import COVERED
 from jaxcp.typing import ArrayLike, Score
 
 
@@ -330,4 +332,10 @@ def calibrate_boxes(
         confidences=confidences,
         min_confidence=min_confidence,
     )
-    return calibrate(score, pairs.preds, pairs.true, mask=pairs.matched)
+    cp = calibrate(score, pairs.preds, pairs.true, mask=pairs.matched)
+    return dataclasses.replace(
+        cp,
+        promise=f"{COVERED} for objects that the detector finds",
+        assumption="matched objects of calibration and new images are {rows}, and the "
+        "detector saw neither",
+    )

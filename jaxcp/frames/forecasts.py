@@ -10,6 +10,7 @@ from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._tree import pytree, static
+from jaxcp.certificates.promises import Promised
 from jaxcp.held.rows import Held
 from jaxcp.quantiles import levels
 from jaxcp.quantiles.thresholds import thresholds
@@ -17,7 +18,7 @@ from jaxcp.typing import Number
 
 
 @pytree
-class ForecastCalibration:
+class ForecastCalibration(Promised):
     """Scores of forecasts in a frame, which gives the ends of new ones as columns.
 
     Made by `frames.forecast`.
@@ -47,6 +48,26 @@ class ForecastCalibration:
     series: tuple[Any, ...] | None = static()
     columns: tuple[str | None, ...] = static()
     spacing: np.ndarray
+
+    @property
+    def promise(self) -> str:
+        """What sets keep to, in words with a place for {alpha}."""
+        event = "Y in set" if self.by != "path" else "enough of a path in its band"
+        rows = {"step": " at each step of a new path", "series": " in each series"}
+        of_series = " of a series that did not calibrate" * bool(
+            self.held.clusters is not None
+        )
+        return f"P({event}) >= 1 - {{alpha}}{rows.get(self.by, '')}{of_series}"
+
+    @property
+    def assumption(self) -> str:
+        """What that assumes, in words."""
+        if self.held.clusters is not None:
+            rows = "series that calibrate and the new one, each with all of its paths,"
+        else:
+            rows = "paths" if self.by in ("step", "path") else "rows"
+            rows += " that calibrate and the new one"
+        return f"{rows} are exchangeable, and the model saw neither's targets"
 
     def quantile(self, alpha: Number) -> np.ndarray:
         """Returns the thresholds at alpha, float64, of numpy.

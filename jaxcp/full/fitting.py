@@ -19,6 +19,7 @@ from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit
 from jaxcp.calibration.predictor import Scored
 from jaxcp.certificates import MarginalCertificate
+from jaxcp.certificates.promises import ALL_ROWS, COVERED
 from jaxcp.checking import learners
 from jaxcp.held.rows import Context, Held, check_lawful
 from jaxcp.held.taking import weights_for
@@ -152,6 +153,9 @@ class Levels(Scored):
     groups: Any = None
     labels_are_groups: Any = False
     _check_new: Any
+    promise = COVERED
+    assumption = ALL_ROWS
+    _over = "training sets"
 
     @property
     def has_hulls(self) -> bool:

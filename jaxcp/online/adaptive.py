@@ -106,6 +106,11 @@ class ACI(Adaptive):
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
     state_type: ClassVar = ACIState
+    promise = (
+        "|mean error - {alpha}| <= (max(a, 1 - a) + step_size) / (step_size * T) after "
+        "T rows of any sequence, a the alpha at the start"
+    )
+    assumption = "none on data and predictions"
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -198,6 +203,8 @@ class DtACI(Adaptive):
     window: int | None = static(default=None)
     rolling: bool = static(default=True)
     state_type: ClassVar = DtACIState
+    promise = "the mean error is close to {alpha}, without a bound"
+    assumption = "none on data and predictions"
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None

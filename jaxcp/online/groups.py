@@ -80,6 +80,16 @@ class ByGroup(Stream):
         object.__setattr__(self, "group_names", given.names)
 
     @property
+    def promise(self) -> str:
+        """That of the method, in words with a place for {alpha}."""
+        return self.method.promise
+
+    @property
+    def assumption(self) -> str:
+        """That of the method, in words."""
+        return self.method.assumption
+
+    @property
     def score(self) -> Score:  # type: ignore[override]
         """The score of the method, of the second of a pair (group, pred)."""
         return _OfGroup(self.method.score, self.num_groups)

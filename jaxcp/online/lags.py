@@ -27,6 +27,12 @@ from jaxcp.typing import ArrayLike, Number, Score
 class Lagged(Stream):
     """What methods that read the latest scores have in common."""
 
+    promise = "P(Y in set given the lags) tends to 1 - {alpha} as rows become many"
+    assumption = (
+        "stationary, strongly mixing scores, whose law given the lags is of the kind "
+        "that the method fits"
+    )
+
     lags: int
     window: int
     delay: int

@@ -18,6 +18,7 @@ from jaxcp._arrays import as_array, as_arrays, is_rounded
 from jaxcp._batching import evaluate, score_of
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit
+from jaxcp.certificates.promises import Promised
 from jaxcp.held.taking import check_digits_of_targets
 from jaxcp.online import delayed
 from jaxcp.quantiles.levels import Alpha, as_alpha, split_alpha
@@ -30,7 +31,7 @@ _MISSING = (
 )
 
 
-class Stream(ABC):
+class Stream(Promised, ABC):
     """A method that keeps sets calibrated on a stream: the base of your own.
 
     Decorate the class with `jaxcp.pytree` and give it a field `score` and three
@@ -47,7 +48,8 @@ class Stream(ABC):
 
     `rank` is the result of `rank(state, alpha)`, computed once for a stream: by default
     alpha as a float, one for each of c components. `state_type` may name the class of
-    your states; other states are then refused.
+    your states; other states are then refused. `promise` and `assumption` may say in
+    words what the sets keep to, with a place for {alpha}, as for a `Rule`.
 
     Guarantee:
       None of its own: that of the thresholds.
@@ -81,6 +83,7 @@ class Stream(ABC):
 
     score: Score
     state_type: ClassVar[type] = object
+    _over = ""
 
     @abstractmethod
     def init(

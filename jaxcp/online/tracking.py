@@ -76,7 +76,8 @@ class PID(Stream):
       late (`delay` of `online.run`) the mean error of tracking over the first N = T - D
       rows, those learned, is within (b + (D + 1) step_size) / (step_N N) of alpha, with
       a decay or without. Asymptotic: at a decay in (1/2, 1) the threshold tends to the
-      (1 - alpha) quantile of independent scores of one continuous law.
+      (1 - alpha) quantile of independent scores of one continuous law, if it has only
+      one.
 
     Assumption:
       Scores in [0, b] for quantile tracking; nothing else about data and predictions. A
@@ -114,6 +115,15 @@ class PID(Stream):
     bound: float = static(default=1.0)
     decay: Number | None = 0.0
     state_type: ClassVar = PIDState
+    promise = (
+        "|mean error - {alpha}| <= (b + step_size) / (step_size * T) after T rows of "
+        "any sequence, step_size the last one; with a loss its mean, and (b + "
+        "step_size * bound) / (step_size * T)"
+    )
+    assumption = (
+        "quantile tracking without an integrator, of scores in [0, b], or with a "
+        "scorecaster b the length of a range of 0 and all scores less their forecasts"
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", as_bound(self.bound))
@@ -248,6 +258,8 @@ class SFOGD(Stream):
     score: Score
     step_size: Number
     state_type: ClassVar = SFOGDState
+    promise = "|mean error - {alpha}| = O(T^(-1/4) log T) after T rows of any sequence"
+    assumption = "bounded scores"
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None

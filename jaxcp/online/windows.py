@@ -11,6 +11,7 @@ from jax import Array
 
 from jaxcp import _checks
 from jaxcp._tree import pytree, static
+from jaxcp.certificates.promises import COVERED, Promised
 from jaxcp.online import stream
 from jaxcp.quantiles.levels import conformal_rank
 from jaxcp.quantiles.thresholds import threshold_at
@@ -180,6 +181,11 @@ class SlidingWindow(stream.Stream):
     every: int = static(default=1)
     empirical: bool = static(default=False)
     state_type: ClassVar = SlidingState
+    promise = f"{COVERED}, as rows become many, or from the start without `empirical`"
+    assumption = (
+        "errors mix strongly and predictions become right; or, from the start, scores "
+        "of the window and the next one are exchangeable"
+    )
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None
@@ -255,6 +261,8 @@ class NexCP(stream.Stream):
 
     score: Score
     decay: Number
+    promise = f"{COVERED} {Promised._distance}"
+    assumption = "weights that do not depend on the data"
 
     def init(
         self, scores: ArrayLike, alpha: ArrayLike, *, mask: ArrayLike | None = None

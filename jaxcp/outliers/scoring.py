@@ -142,7 +142,7 @@ def outlier_p_values(
       Bates, Candes, Lei, Romano, Sesia, Testing for Outliers with Conformal p-values,
       Annals of Statistics, 2023.
       Jin, Candes, Model-Free Selective Inference Under Covariate Shift via Weighted
-      Conformal p-values, arXiv 2307.09291, 2023.
+      Conformal p-values, Biometrika, 2026.
 
     See also:
       outliers.is_outlier, outliers.conditional_outlier_p_values,

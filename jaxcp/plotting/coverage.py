@@ -444,7 +444,7 @@ def plot_group_coverage(
 
     References:
       Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
-      1927.
+      Journal of the American Statistical Association, 1927.
 
     See also:
       metrics.by_group, metrics.class_coverage, calibrate_groups

@@ -224,7 +224,7 @@ def plot_reliability(
       Niculescu-Mizil, Caruana, Predicting Good Probabilities with Supervised Learning,
       ICML, 2005.
       Wilson, Probable Inference, the Law of Succession, and Statistical Inference,
-      1927.
+      Journal of the American Statistical Association, 1927.
 
     See also:
       metrics.expected_calibration_error, metrics.calibration_test

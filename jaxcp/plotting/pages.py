@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import platform
 import threading
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 import jaxcp
 from jaxcp import metrics
 from jaxcp._names import told
+from jaxcp.certificates.promises import NO_PROMISE, promised
 from jaxcp.metrics._sets import as_sets, check_sets
 from jaxcp.metrics.overview import has_size
 from jaxcp.plotting import _axes, coverage, intervals, regions, sizes
@@ -30,9 +30,6 @@ from jaxcp.typing import ArrayLike, HasLabels, HasPieces, PyTree
 _ROWS, _EXAMPLES, _LABELS = 100, 15, 30  # of pictures, at most
 _INK = "#757575"  # of pictures; becomes the color of the page's text
 _LOOK = {"text.parse_math": False, "figure.figsize": (4.6, 3.2)}
-_HELD_OUT = "rows of calibration and new ones are {}, and the model saw neither"
-_ALL_ROWS = "all rows are exchangeable, and the learner takes them in any order"
-_OF_RISK = "; the largest sets lose at most alpha on average"
 _OF_LAWS = " (of i.i.d. rows without ties)"
 _DRAWING = threading.Lock()  # matplotlib has one style for all threads
 
@@ -91,7 +88,9 @@ def report(
 
     Raises:
       ValueError: as the call, and as `metrics.by_group`; for bounds of times without
-        `event` and `censoring`, or where sets of another kind have them.
+        `event` and `censoring`, or where sets of another kind have them; and for what
+        has no words for what it promises and assumes: a rule of your own without
+        `promise` and `assumption`, or a function.
       ImportError: if matplotlib is not installed.
       OSError: if the file cannot be written.
 
@@ -190,6 +189,9 @@ def _beyond(loss, tail):
 
 def _facts(cp, base, alpha, *, delta=None, u=None, test_weights=None, **_):
     """Returns what is promised, and what is known of it by name."""
+    promise, assumption = promised(cp, delta, ratios=test_weights is not None)
+    if not promise:
+        raise ValueError(NO_PROMISE)
     laws, why = (), "nothing as a number"
     with suppress(ValueError):  # of which nothing is known
         if u is None and hasattr(cp, "certificate"):
@@ -198,31 +200,12 @@ def _facts(cp, base, alpha, *, delta=None, u=None, test_weights=None, **_):
     names = told(getattr(base, "group_names", None) or range(len(laws)))
     proved = [f"{v}: {law}" for v, law in zip(names, laws, strict=False)]
     proved = "; ".join(proved if len(laws) > 1 else map(str, laws)) or why
-    promise, rows = why, _ALL_ROWS if hasattr(cp, "certificate") else why
-    if hasattr(cp, "_claim"):
-        promise = cp._claim(delta).format(alpha=alpha)
-        rows = _HELD_OUT.format(_kind(base, delta, test_weights))
-    elif laws:
-        least = math.floor(1e4 * min(law.coverage for law in laws)) / 1e4
-        each = f", in each of {len(laws)} groups" * (len(laws) > 1)
-        promise = f"P(Y in set) >= {least:g}, on average{each}"
     score = [base.score] if hasattr(base, "score") else []
-    return promise, {
-        "If": rows + _OF_RISK * hasattr(base, "losses"),
+    return promise.replace("{alpha}", str(alpha)), {
+        "If": assumption,
         "Proved": proved + _OF_LAWS * any(getattr(v, "rank", None) for v in laws),
         "Method": ", ".join([type(cp).__name__, *map(repr, score)]),
     }
-
-
-def _kind(base, delta, test_weights):
-    """Returns what rows of calibration and new ones are, in words."""
-    if getattr(base, "clusters", None) is not None:
-        return "those of exchangeable clusters"
-    if getattr(base, "weights", None) is None:
-        return "exchangeable" if delta is None else "i.i.d."
-    if test_weights is None and not isinstance(base.weights, tuple):
-        return "compared by weights fixed before the data"
-    return "independent, with likelihood ratios for weights"
 
 
 def _row(cells, tag="td"):

@@ -195,7 +195,7 @@ def weighted_selection(
 
     References:
       Jin, Candes, Model-Free Selective Inference Under Covariate Shift via Weighted
-      Conformal p-values, arXiv 2307.09291, 2023.
+      Conformal p-values, Biometrika, 2026.
 
     See also:
       pvalues.selection_p_values, pvalues.benjamini_hochberg, outliers.outlier_p_values

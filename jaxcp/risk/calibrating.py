@@ -115,8 +115,8 @@ def calibrate_risk(
       2024.
       Bates, Angelopoulos, Lei, Malik, Jordan, Distribution-Free, Risk-Controlling
       Prediction Sets, Journal of the ACM, 2021.
-      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, arXiv
-      2306.06342, 2023.
+      Lee, Barber, Willett, Distribution-Free Inference with Hierarchical Data, ACM
+      Journal of Data Science, 2026.
 
     See also:
       risk.RiskCalibration, risk.false_negative_rate, risk.miscoverage,

@@ -13,9 +13,9 @@ from jaxcp import _checks, _names
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
-from jaxcp.calibration.predictor import sure
 from jaxcp.calibration.rule import Thresholds, blocks_of
 from jaxcp.certificates import RiskCertificate
+from jaxcp.certificates.promises import HELD_OUT
 from jaxcp.held.rows import Held, at_groups, check_lawful
 from jaxcp.held.taking import RowShapes, weight_for, weights_for
 from jaxcp.quantiles import levels
@@ -26,6 +26,8 @@ from jaxcp.typing import AnySet, ArrayLike, AxisName, Number, PyTree, Score
 @pytree
 class RiskCalibration(Thresholds):
     """Losses of calibration rows, ready for sets whose mean loss is at most alpha.
+
+    Made by `calibrate_risk`.
 
     Args:
       score: The score: sets are `score.invert(pred, q)`.
@@ -79,6 +81,8 @@ class RiskCalibration(Thresholds):
     classes: tuple[Hashable, ...] | None = static(default=None)
     group_names: tuple[Hashable, ...] | None = static(default=None)
     clusters: Array | None = None
+    assumption = f"{HELD_OUT}; the largest sets lose at most alpha on average"
+    _distance = "plus the bound times the weighted distance in total variation"
     _row_fields: ClassVar = ("preds", "y", "mask", "weights", "groups", "clusters")
 
     def __post_init__(self) -> None:
@@ -317,16 +321,13 @@ class RiskCalibration(Thresholds):
             for loss, tail, top in own
         ]
 
-    def _claim(self, delta):
-        what = [
+    @property
+    def promise(self) -> str:
+        """What sets keep to, in words with a place for {alpha}."""
+        risks = (
             "E loss" if tail is None else f"P(loss > {tail})" for tail in self.tails
-        ]
-        text = f"{', '.join(what)} <= {{alpha}}"
-        if self.clusters is not None:
-            text += " for a row of a new cluster"
-        elif self.weights is not None:  # fixed ones: ratios need a test weight
-            text += " plus the bound times the weighted distance in total variation"
-        return sure(text, delta, self.num_groups)
+        )
+        return f"{', '.join(risks)} <= {{alpha}}"
 
     @property
     def _tops(self):

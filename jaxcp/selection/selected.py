@@ -316,6 +316,11 @@ class SelectedCalibration(Rule):
     row_shapes: taking.RowShapes | None = static(default=None)
     classes: tuple[Hashable, ...] | None = static(default=None)
     chosen: Any = None
+    promise = "P(Y in set given that its row is selected) >= 1 - {alpha}"
+    assumption = (
+        "rows of calibration and test rows are exchangeable, the model saw neither, "
+        "and the rule does not depend on the order of the former"
+    )
     _weighs: ClassVar[bool] = True  # p-values count rows
 
     def __post_init__(self) -> None:

@@ -77,6 +77,12 @@ class LowerCalibration(WithSameRows):
     score: CappedResidual
     held: Held
     row_shapes: RowShapes | None = static(default=None)
+    promise = "P(T >= bound) >= 1 - {alpha}"
+    assumption = (
+        "units are independent and of one law, T and C are independent given x, the "
+        "probabilities are the true ones, and they, the model and the cutoff come from "
+        "other rows"
+    )
     _by_group = staticmethod(by_group)  # a report counts censored rows in this way
 
     def weights_at(self, probability: Array) -> tuple[Any, Array]:
@@ -161,7 +167,7 @@ def calibrate_lower(
       Candes, Lei, Ren, Conformalized Survival Analysis, Journal of the Royal
       Statistical Society B, 2023.
       Sesia, Svetnik, Doubly Robust Conformalized Survival Analysis with Right-Censored
-      Data, arXiv, 2024.
+      Data, ICML, 2025.
 
     See also:
       survival.coverage, survival.impute_censoring, survival.LowerCalibration,
@@ -245,7 +251,7 @@ def impute_censoring(
 
     References:
       Sesia, Svetnik, Doubly Robust Conformalized Survival Analysis with Right-Censored
-      Data, arXiv, 2024.
+      Data, ICML, 2025.
 
     See also:
       survival.calibrate_lower, learners.KaplanMeier

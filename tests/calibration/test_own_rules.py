@@ -1,7 +1,10 @@
 """Rules of one's own, written outside of the package: they work where ours do."""
 
+import html
+
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -61,7 +64,7 @@ def test_a_rule_gives_sets_and_p_values():
     found = jax.vmap(lambda a: rule(preds, a).upper)(jnp.array([0.1, 0.3]))
     assert_allclose(found[0], sets.upper)
     assert metrics.coverage(sets, y) == metrics.summary(sets, y, 0.1)["coverage"] == 0.6
-    assert plotting.plot_intervals(preds, sets, y) is not None
+    plt.close(plotting.plot_intervals(preds, sets, y).figure)
     grads = jax.grad(lambda r: r(preds, 0.1).upper.sum(), allow_int=True)(rule)
     assert_allclose(grads.first.scores.sum() + grads.second.scores.sum(), 5)
 
@@ -351,7 +354,6 @@ def test_one_level_is_of_rules_with_one_threshold():
     preds, rule = jnp.arange(5.0), MeanOfTwo(*halves(scores.Absolute()))
     predictor = rule.at(0.1)
     assert_array_equal(predictor(preds).upper, rule(preds, 0.1).upper)
-    assert predictor.promise == "that of MeanOfTwo at alpha = 0.1"
     for wrong, said in [
         (lambda: near().at(0.1), "one threshold for all test points, got Near, which"),
         (lambda: rule.first.at([0.1, 0.2]), "alpha of shape \\(\\), got \\(2,\\)"),
@@ -375,6 +377,37 @@ def test_a_promise_is_said_with_delta_weights_and_groups():
     held = jaxcp.risk.calibrate_risk(jaxcp.risk.miscoverage, *data)
     expected = "E loss <= 0.1, on average over calibration sets"
     assert held.at(0.1).promise == expected
+
+
+def test_a_rule_without_words_is_not_reported_or_exported(tmp_path):
+    """With words it is, and so is the name of a place that is no level."""
+    data = halves(scores.Absolute())
+    rule, preds = MeanOfTwo(*data), np.zeros(5)
+    assert rule.at(0.1).promise.startswith("none")
+    assert not repr(rule).endswith("neither')")
+    for refused in (
+        lambda: rule.at(0.1).export(tmp_path),
+        lambda: jaxcp.report(rule, preds, preds, 0.1),
+    ):
+        with pytest.raises(ValueError, match='write them in its class, as promise = "'):
+            refused()
+
+    @jaxcp.pytree
+    class Said(MeanOfTwo):
+        promise = "P(Y in {set}) >= 1 - {alpha:>9999999999}, 1 - {alpha}"
+        assumption = "both halves are exchangeable with new rows"
+
+        weights = clusters = "fields of its own, which are not weights of rows"
+
+    said = Said(*data)
+    expected = (
+        "P(Y in {set}) >= 1 - {alpha:>9999999999}, 1 - 0.1, on average over calib"
+    )
+    predictor = said.at(0.1)
+    assert predictor.promise == f"{expected}ration sets"
+    assert predictor.assumption == Said.assumption and Said.assumption in repr(said)
+    page = html.unescape(jaxcp.report(said, preds, preds, 0.1))
+    assert predictor.promise in page and Said.assumption in page
 
 
 def test_rows_off_the_mask_have_no_weight():

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from helpers import promised
 from jaxcp import predictive, scores
 from rows import refuses
 
@@ -78,6 +79,8 @@ def in_turn(y):
 def test_groups_that_share_lose_as_much_as_they_may_together():
     """And each large one alone: any of the n + 1 rows is the new one, nothing drawn."""
     small = SIZES[GROUPS] <= MIN_SIZE
+    lost = 1 - promised(calibrated(bags()[0][:-1], GROUPS[:-1]), ALPHA)
+    assert np.isclose(lost, ALPHA)
     for y in bags()[:3]:
         missed, strange, ends, smoothed = map(np.asarray, in_turn(y))
         assert_array_equal(missed, strange)

@@ -13,6 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from helpers import promised
 from jaxcp import learners, resampling, scores
 
 pytestmark = pytest.mark.double
@@ -321,8 +322,8 @@ def test_a_model_that_ignores_the_data_has_the_coverage_of_the_formula():
         truth = exact_coverage(weighted)
         error = np.sqrt(truth * (1 - truth) / n)
         assert abs(np.mean(covered) - truth) < 4 * error
-    promised = 1 - 2 * ALPHA + 1 / (CLUSTERS + 1)
-    assert exact_coverage(True) > promised > exact_coverage(False)
+    least = 1 - 2 * ALPHA + 1 / (CLUSTERS + 1)
+    assert exact_coverage(True) > least > exact_coverage(False)
 
 
 @jax.jit
@@ -344,8 +345,13 @@ def learning(key):
 def test_plus_sets_and_minmax_cover_what_is_promised():
     n = 6000
     plus, minmax = map(np.mean, learning(jax.random.split(jax.random.key(2), n)))
-    for covered, promised in ((plus, 1 - 2 * ALPHA + 1 / 7), (minmax, 1 - ALPHA)):
-        assert covered > promised - 4 * np.sqrt(promised * (1 - promised) / n)
+    y, mask, _ = draw(jax.random.key(2))
+    held_out = CODES[None] == np.arange(CLUSTERS)[:, None]
+    data = SCORE, np.zeros(held_out.shape), y, held_out
+    cp = jaxcp.cross_calibrate(*data, clusters=CODES, mask=mask)
+    assert np.isclose(promised(cp, ALPHA), 1 - 2 * ALPHA + 1 / (CLUSTERS + 1))
+    for covered, least in ((plus, promised(cp, ALPHA)), (minmax, 1 - ALPHA)):
+        assert covered > least - 4 * np.sqrt(least * (1 - least) / n)
     assert minmax >= plus
 
 

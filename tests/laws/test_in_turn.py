@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 import jaxcp
-from helpers import CASES, components, scores_of
+from helpers import (
+    CASES,
+    components,
+    num_groups_promised,
+    promised,
+    scores_of,
+)
 from jaxcp import (
     learners,
     online,
@@ -57,11 +63,12 @@ def test_sets_of_every_score_miss_as_many_as_they_may(name):
     def turn(old, new):
         cp = jaxcp.calibrate(case.score, *old)
         pred, y = one(new)
-        return ~cp(pred, alpha).contains(y)[0], cp.p_values(pred, y)[0]
+        missed, least = ~cp(pred, alpha).contains(y)[0], promised(cp, alpha)
+        return missed, cp.p_values(pred, y)[0], jnp.asarray(least)
 
-    missed, p = map(np.asarray, in_turn(turn, rows))
+    missed, p, least = map(np.asarray, in_turn(turn, rows))
     missed, places = missed.sum(axis=1), np.sort(p, axis=1) * (N + 1)
-    assert np.all(missed <= alpha * (N + 1))
+    assert np.all(missed <= (1 - least[:, 0]) * (N + 1) + 1e-5)
     below = np.arange(1, N + 2) / c - 1e-5
     assert np.all(places >= below)
     flat = jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), rows)
@@ -87,6 +94,7 @@ def misses(predictor, new):
 def full(learner, **options):
     def turn(old, new):
         cp = jaxcp.full_conformal(KEY, learner, ABSOLUTE, *old, **options)
+        assert np.isclose(promised(cp, ALPHA), 1 - ALPHA)
         return misses(cp, new)
 
     return turn
@@ -123,6 +131,7 @@ def loss_of_interval(loss, bound=1.0):
     def turn(old, new):
         (x, y), (x_new, y_new) = old, new
         cp = risk.calibrate_risk(loss, ABSOLUTE, x[:, 0], y, bound=bound)
+        assert promised(cp, ALPHA * bound) == ALPHA * bound
         interval = ABSOLUTE.invert(x_new[0], cp.quantile(ALPHA * bound))
         return loss(interval, y_new) / bound
 
@@ -287,8 +296,10 @@ def test_jackknife_plus_misses_at_most_twice_alpha(method, learner):
         return misses(method(KEY, learner, ABSOLUTE, *old), new)
 
     for ties in (False, True):
-        missed = np.asarray(in_turn(turn, data(ties))).sum(axis=1)
-        assert np.all(missed <= 2 * ALPHA * (N + 1))
+        x, y = data(ties)
+        cp = method(KEY, learner, ABSOLUTE, x[0, 1:], y[0, 1:])
+        missed = np.asarray(in_turn(turn, (x, y))).sum(axis=1)
+        assert np.all(missed <= (1 - promised(cp, ALPHA)) * (N + 1) + 1e-6)
 
 
 def of_groups(old, new):
@@ -300,7 +311,8 @@ def of_groups(old, new):
     q = jaxcp.grouped_conformal_quantile(y, groups, ALPHA, **rows)[group]
     strange = outliers.grouped_outlier_p_values(y, groups, y_new, group, **rows)
     lost = ~sets.contains(y_new), p <= ALPHA, y_new > q, strange <= ALPHA
-    return jnp.stack(lost)[:, 0]
+    assert num_groups_promised(cp) == 2
+    return jnp.stack(lost)[:, 0] - (1 - promised(cp, ALPHA))
 
 
 def test_each_group_loses_as_much_as_it_may():
@@ -308,9 +320,9 @@ def test_each_group_loses_as_much_as_it_may():
         groups = jnp.broadcast_to(GROUPS, (NUM_SETS, N + 1))
         lost = np.asarray(in_turn(of_groups, (*data(ties), groups)))
         for g in range(2):
-            of_group = lost[:, g == GROUPS].sum(axis=1)
-            assert np.all(of_group <= 1)  # of five rows
-            assert ties or np.all(of_group == 1)
+            of_group = lost[:, g == GROUPS].sum(axis=1)  # of five rows
+            assert np.all(of_group <= 1e-6)
+            assert ties or np.allclose(of_group, 0, atol=1e-6)
 
 
 def full_of_groups(old, new):
@@ -351,6 +363,8 @@ def test_shifts_by_features_miss_as_much_as_they_may():
     def turn(old, new):
         (x, y, phi), (x_new, y_new, phi_new) = old, one(new)
         cp = jaxcp.calibrate_conditional(ABSOLUTE, x[:, 0], y, phi)
+        assert promised(cp, ALPHA) == 0
+        assert f"E f(X) (1(Y in set) - (1 - {'{alpha}'})) >= 0" in cp.promise
         given = {"features": phi_new}
         missed = ~cp(x_new[:, 0], ALPHA, **given).contains(y_new)
         return missed[0], cp.dual(x_new[:, 0], y_new, ALPHA, **given)[0]
@@ -372,6 +386,7 @@ def test_local_sets_miss_as_many_as_they_may():
         cp = jaxcp.calibrate_local(ABSOLUTE, 0 * y, y, x, kernel)
         found = cp(0 * y_new, ALPHA, x=x_new).contains(y_new)
         p = cp.p_values(0 * y_new, y_new, x=x_new)
+        assert np.isclose(promised(cp, ALPHA), 1 - ALPHA)
         return ~found[0], p[0] <= ALPHA
 
     for ties in (False, True):
@@ -392,12 +407,18 @@ def test_labels_of_a_group_lose_as_much_as_they_may():
             for rare in ("infinite", "all")
         ]
         lost = [~cp(p_new, ALPHA).contains(y_new)[0] for cp in cps]
+        assert [*map(num_groups_promised, cps)] == [1, 1]
+        assert all(np.isclose(promised(cp, ALPHA), 1 - ALPHA) for cp in cps)
         return jnp.stack([*lost, cps[1].p_values(p_new, y_new)[0] <= ALPHA])
 
     key = jax.random.key(1)
     p = jax.nn.softmax(jax.random.normal(key, (NUM_SETS, N + 1, 3)))
     y = jnp.broadcast_to(y, (NUM_SETS, N + 1))
     lost = np.asarray(in_turn(turn, (p, y)))
+    for rare, count in (("all", 1), ("infinite", 2)):  # laws: none of rare ones in all
+        given = {"label_groups": of_label, "rare": rare}
+        cp = jaxcp.calibrate_groups(scores.LAC(), p[0], y[0], **given)
+        assert len(cp.certificate(ALPHA)) == count
     in_group = of_label[np.asarray(y[0])] == 0  # seven rows
     assert np.all(lost[:, in_group, 0].sum(axis=1) == 1)
     assert not np.any(lost[:, ~in_group, 0])
@@ -425,10 +446,13 @@ def test_folds_of_any_learner_cover_what_is_proved(num_folds, m):
         covered = covered_by_folds(preds, test, held_out, alpha)
         for way, of_sets in covered.items():
             missed[way] += ~np.asarray(of_sets)
+    cp = jaxcp.cross_calibrate(ABSOLUTE, preds[0], np.zeros(n), held_out)
+    most = (n + m) * (1 - promised(cp, alpha)) + 1e-9
+    assert np.all(missed["plus"] <= most)
     share = n / num_folds
     slack = (1 - 1 / share) / (num_folds + 1)
     other = 2 * (1 - 1 / num_folds) / (share + 1)
-    assert np.all(missed["plus"] <= (n + m) * (2 * alpha + min(slack, other)) + 1e-9)
+    assert most <= (n + m) * (2 * alpha + min(slack, other) + 1e-4)  # four digits
     assert np.all(missed["minmax"] <= (n + m) * (alpha + slack) + 1e-9)
     assert missed["plus"].max() >= alpha * (n + m)
 

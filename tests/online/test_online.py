@@ -385,8 +385,13 @@ def test_bounds_hold_on_every_sequence(name):
     )
     rounding = 1e-5 * length  # of the level, which moves in single precision
     bounds = [(np.maximum(alpha, 1 - alpha) + step) / step, (1 + step) / step]
-    for total, bound in zip(excess, bounds, strict=True):
+    names = {"max": np.maximum, "a": alpha, "step_size": step, "T": length, "b": 1}
+    methods = online.ACI, online.PID
+    for method, total, bound in zip(methods, excess, bounds, strict=True):
         assert np.all(np.abs(total) <= bound + rounding)
+        formula = method.promise.removeprefix("|mean error - {alpha}| <= ")
+        printed = eval(formula[: formula.index(" after T rows")], names)
+        assert_allclose(printed * length, bound + 0 * length)
 
 
 @pytest.mark.parametrize("name", ["just outside", "in turns", "random"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxcp
+from helpers import promised
 from jaxcp import learners, metrics, risk, scores
 from jaxcp.plotting.pages import _facts
 
@@ -110,11 +111,11 @@ CASES = {  # what is called, its arguments, and words of the promise
     "tail": (lambda: of_risk(tail=0.5), "P(loss > 0.5) <= 0.2"),
     "cross": (
         lambda: (of_learner(jaxcp.jackknife_plus), X[NEW], Y[NEW]),
-        "P(Y in set) >= 0.6",
+        "P(Y in set) >= 1 - 2 * 0.2, on average over training sets",
     ),
     "full": (
         lambda: (of_learner(jaxcp.full_conformal), X[NEW], Y[NEW]),
-        "P(Y in set) >= 0.8",
+        "P(Y in set) >= 1 - 0.2, on average over training sets",
     ),
 }
 
@@ -169,13 +170,15 @@ def test_words_of_other_promises():
     cp = jaxcp.calibrate(*args, weights=jnp.ones(N))
     promise, facts = _facts(cp, cp, 0.2, test_weights=jnp.ones(N))
     assert facts["Proved"] == "nothing as a number"
+    assert "distance" not in promise and "with true likelihood ratios" in facts["If"]
+    promise, facts = _facts(cp, cp, 0.2)
     assert "less the weighted distance in total variation" in promise
-    assert "exchangeable" not in facts["If"] and "likelihood ratios" in facts["If"]
-    assert "by weights fixed before" in _facts(cp, cp, 0.2)[1]["If"]
+    assert "by weights fixed before" in facts["If"]
     kernel = jaxcp.conditional.Gaussian(1.0)
     cp = jaxcp.calibrate_local(*args, X[OLD], kernel)
     promise, facts = _facts(cp, cp, 0.2)
-    assert promise == "that of LocalCalibration at alpha = 0.2"
+    assert promise == "P(Y in set) >= 1 - 0.2, on average over calibration sets"
+    assert "the kernel, chosen without their scores, is symmetric" in facts["If"]
     assert facts["Proved"] == "nothing as a number"
 
 
@@ -185,8 +188,7 @@ def test_the_promise_holds_in_every_group():
     cp = jaxcp.full_conformal(KEY, *args, groups=site)
     least = min(law.coverage for law in cp.certificate(0.2))
     promise, _ = _facts(cp, cp, 0.2)
-    told = float(promise.removeprefix("P(Y in set) >= ").split(",")[0])
-    assert 0.8 <= told <= least and promise.endswith("in each of 2 groups")
+    assert promised(cp, 0.2) <= least and promise.endswith("in each of 2 groups")
     cp = jaxcp.calibrate_groups(scores.Absolute(), PRED[OLD], Y[OLD], site, min_size=30)
     assert "in each group of at least 30 rows" in _facts(cp, cp, 0.2)[0]
     page = jaxcp.report(cp, PRED[NEW][:5], Y[NEW][:5], 0.2, groups=["many"] * 5)
@@ -199,7 +201,11 @@ def test_rules_without_rows_and_what_is_no_calibration():
     page = jaxcp.report(cp, PRED[NEW], Y[NEW], 0.2, features=X[NEW])
     assert f"{N} new rows" in parsed(page).words
     ends = lambda preds, alpha: np.stack([preds - 1, preds + 1], axis=1)  # noqa: E731
-    assert "nothing as a number" in jaxcp.report(ends, PRED[NEW], Y[NEW], 0.2)
+    with pytest.raises(ValueError, match="words for its promise and its assumption"):
+        jaxcp.report(ends, PRED[NEW], Y[NEW], 0.2)
+    ends.promise, ends.assumption = "P(Y in set) >= {alpha}", "it is <so>"
+    page = jaxcp.report(ends, PRED[NEW], Y[NEW], 0.2)
+    assert "nothing as a number" in page and "it is &lt;so&gt;" in page
     two = jaxcp.calibrate_groups(*args, SITE[OLD])
     page = jaxcp.report(two, PRED[NEW], Y[NEW], [0.1, 0.2], groups=SITE[NEW])
     assert page.count("<figure>") == 2
