@@ -61,6 +61,18 @@ def kept(values: Array, count: Array | None, instead: Number = 0) -> Array:
     return jnp.where(counts.reshape(-1, *(1,) * (values.ndim - 1)), values, instead)
 
 
+def unit_of(sizes: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Returns the power of two next to the largest finite size, without a gradient.
+
+    In such units squares neither overflow nor vanish, and no digit changes.
+    """
+    sizes = jnp.where(jnp.isfinite(sizes), jnp.abs(sizes), 0)
+    largest = lax.stop_gradient(jnp.max(sizes, axis=axis, initial=0))
+    exponent = jnp.frexp(jnp.where(largest > 0, largest, 1))[1]
+    most = jnp.finfo(largest.dtype).maxexp - 2  # its inverse is a normal number, too
+    return jnp.ldexp(jnp.ones_like(largest), jnp.clip(exponent, -most, most))
+
+
 def add_exactly(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
     """Returns a sum with what its rounding has added: thousands of rows cost no digit.
 
