@@ -68,9 +68,10 @@ def unit_of(sizes: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     """
     sizes = jnp.where(jnp.isfinite(sizes), jnp.abs(sizes), 0)
     largest = lax.stop_gradient(jnp.max(sizes, axis=axis, initial=0))
-    exponent = jnp.frexp(jnp.where(largest > 0, largest, 1))[1]
-    most = jnp.finfo(largest.dtype).maxexp - 2  # its inverse is a normal number, too
-    return jnp.ldexp(jnp.ones_like(largest), jnp.clip(exponent, -most, most))
+    info = jnp.finfo(largest.dtype)
+    largest = jnp.where(largest > 0, largest, 1)
+    largest = jnp.clip(largest, info.tiny, 1 / info.tiny)  # so that its inverse is one
+    return lax.reduce_precision(largest, info.nexp, mantissa_bits=0)
 
 
 def add_exactly(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
