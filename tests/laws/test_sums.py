@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from test_many_rows import DOORS
 
 import jaxcp
-from jaxcp import learners, metrics, predictive, pvalues, risk, scores
+from jaxcp import learners, metrics, predictive, pvalues, scores
 from jaxcp.sets import Interval
 
 VALUES = 0.1, 0.9, 0.3  # no binary fractions
@@ -218,8 +218,10 @@ SUMS = {
         lambda v: scores.root_mean_square(v[:, None]),
         lambda v, n: v,
     ),
-    "Ridge": (ridge(lambda v: np.stack([odd(v), places(v) % 7], 1).astype("f")),
-              lambda v, n: v),
+    "Ridge": (
+        ridge(lambda v: np.stack([odd(v), places(v) % 7], 1).astype("f")),
+        lambda v, n: v,
+    ),
     "KaplanMeier": (survival, lambda v, n: 1 - (np.floor(np.float32(v) * n) + 1) / n),
     "Held.effective_size": (
         lambda v: jaxcp.Held(v, weights=v).effective_size(),
@@ -376,7 +378,7 @@ REASONS = {
     "metrics.probabilities.calibration_test predictive.atoms._of_sorted "
     "predictive.probability._pair pvalues.conformal.masses_of_keys "
     "quantiles._regression._pivot sets.unions.sweep.sums learners.general._descend",
-    "few terms: of components, classes, features or one block": "_geometry.Mixture._scan "
+    "few terms: of components, classes or one block": "_geometry.Mixture._scan "
     "_geometry.Mixture.sample learners.linear._turn learners.linear.center "
     "learners.neighbors.same_distances predictive.probability._classes "
     "pvalues.martingales._one_by_one scores.labels.Entmax._at scores.labels._up_to",
@@ -389,7 +391,7 @@ REASONS = {
     "no sum: a choice, a largest or smallest number": "held.rows.Held.in_groups "
     "metrics.dependence._num_passed predictive.probability._slopes "
     "risk.thresholds._first_of_suprema scores.bands._envelope",
-    "steps of a method, whose state is one float by its definition": "online.stream.run "
+    "steps of a method, whose state is one float by definition": "online.stream.run "
     "learners.general._descend learners.quantiles._fit_levels.fit.iterate "
     "models._training._fit models.flows._carried online.stream._run "
     "online.monitors.ExchangeabilityMonitor._after training.tuning._train "
