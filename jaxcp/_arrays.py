@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -252,7 +253,9 @@ def count_groups(groups, num_groups, mask=None):
 
 
 FEW_GROUPS = 8  # up to which a pass for each takes less time
-_ROWS, _GROUPS = 32, 256  # of a block of sums: as much memory as for eight copies
+_ROWS = 32  # that are added one after another: few roundings follow each other
+_COPIES, _LITTLE = 8, 2**15  # as much memory as for these, or numbers, is a table
+_GOLDEN = 2654435769  # 2^32 / ((1 + sqrt(5)) / 2): multiples of it spread evenly
 
 
 @jax.jit(static_argnames="num_groups")
@@ -265,16 +268,52 @@ def sums_of_groups(numbers: Array, groups: Array, num_groups: int) -> Array:
         inside = codes[None] == jnp.arange(num_groups)[:, None]
         kept = jnp.where(inside, numbers[None], jnp.zeros((), dtype))
         return jnp.sum(kept, axis=1, dtype=dtype)
-    # In blocks of rows: few roundings follow one another. Groups beyond are dropped.
     n = groups.shape[0]
+    num_blocks = -(-n // _ROWS)
+    if isinstance(n, int) and num_blocks * num_groups > max(_COPIES * n, _LITTLE):
+        return _sums_of_many_groups(num_groups, numbers, codes)
+    # A table of blocks of rows and groups. Groups beyond are dropped.
     block = jnp.arange(n) // _ROWS
+    sums = jnp.zeros((num_blocks, num_groups), dtype).at[block, codes].add(numbers)
+    return jnp.sum(sums, axis=0, dtype=dtype)
 
-    def of_span(first):
-        own = jnp.where(codes < first, _GROUPS, codes - first)
-        sums = jnp.zeros((-(-n // _ROWS), _GROUPS), dtype).at[block, own].add(numbers)
-        return jnp.sum(sums, axis=0, dtype=dtype)
 
-    return lax.map(of_span, jnp.arange(0, num_groups, _GROUPS)).ravel()[:num_groups]
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sums_of_many_groups(num_groups: int, numbers: Array, codes: Array) -> Array:
+    """Returns the sums of floats, in memory of rows and groups, in any order of rows.
+
+    A group of c rows has ceil(c / 32) places, among which a hash shares its rows out;
+    the sums of these are added in pairs. Groups beyond are dropped.
+    """
+    n = len(codes)
+    counts = jnp.zeros(num_groups + 1, int).at[codes].add(1)
+    widths = -(-counts // _ROWS)
+    end = jnp.cumsum(widths)
+    start = end - widths
+    hashed = jnp.arange(n, dtype=jnp.uint32) * jnp.uint32(_GOLDEN) >> 8
+    place = start[codes] + (hashed % widths[codes].astype(jnp.uint32)).astype(int)
+    num_places = n // _ROWS + num_groups + 2
+    sums = jnp.zeros(num_places, numbers.dtype).at[place].add(numbers)
+    first = lax.cummax(jnp.zeros(num_places, int).at[start].set(start))
+
+    def add_pairs(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Returns sums of twice as many places, up to each of them."""
+        step, sums = state
+        inside = jnp.arange(num_places) - step >= first
+        return 2 * step, sums + jnp.where(inside, jnp.roll(sums, step), 0)
+
+    def goes_on(state: tuple[Array, Array]) -> Array:
+        return state[0] < jnp.max(widths)
+
+    _, sums = lax.while_loop(goes_on, add_pairs, (jnp.ones((), int), sums))
+    return jnp.where(counts > 0, sums[end - 1], 0)[:num_groups]
+
+
+@_sums_of_many_groups.defjvp
+def _sums_of_many_groups_jvp(num_groups, primals, tangents):
+    numbers, codes = primals
+    moved = jnp.zeros(num_groups, numbers.dtype).at[codes].add(tangents[0])
+    return _sums_of_many_groups(num_groups, numbers, codes), moved
 
 
 def group_codes(groups: Array, num_groups: int, mask: Array | None = None) -> Array:

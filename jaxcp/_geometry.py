@@ -18,7 +18,7 @@ from jax import Array, lax
 from jax.scipy.special import log_ndtr, ndtri
 
 from jaxcp import _checks
-from jaxcp._numbers import as_float, at_least_single, quotient, varying_like
+from jaxcp._numbers import as_float, at_least_single, quotient, unit_of, varying_like
 from jaxcp._tree import pytree
 from jaxcp.quantiles._keys import bisect_floats
 from jaxcp.typing import ArrayLike, PyTree
@@ -36,19 +36,21 @@ def nearest_distance(y: Array, centers: Array) -> Array:
 @jax.custom_jvp
 def _nearest_distance(y, centers):
     wide = at_least_single(y), at_least_single(centers)  # squares of halves overflow
-    square = fold_squares(jnp.minimum, lambda square: square, *wide)
-    return jnp.sqrt(square).astype(jnp.result_type(y, centers))
+    unit = unit_of(wide[0] - wide[1][0])
+    square = fold_squares(jnp.minimum, lambda square: square, *wide, unit)
+    return (jnp.sqrt(square) * unit).astype(jnp.result_type(y, centers))
 
 
 @_nearest_distance.defjvp
 def _nearest_distance_jvp(primals, tangents):
     y, centers = primals
     distance = _nearest_distance(y, centers)
-    nearest = jnp.argmin(square_distances(y[None], centers)[0])
+    unit = unit_of(y - centers[0])
+    nearest = jnp.argmin(square_distances(y[None] / unit, centers / unit)[0])
     moved = tangents[0] - tangents[1][nearest]
     smooth = (distance > 0) & (distance < jnp.inf)
     direction = jnp.where(smooth, y - centers[nearest], 0)
-    slope = jnp.sum(direction * moved) / jnp.where(smooth, distance, 1)
+    slope = jnp.sum(direction / jnp.where(smooth, distance, 1) * moved)
     return distance, slope.astype(distance.dtype)
 
 
@@ -64,18 +66,22 @@ def as_points(y: Array, points: Array) -> tuple[Array, Array]:
     return y, points
 
 
-def fold_squares(combine, each, y, centers):
+def fold_squares(
+    combine: Callable, each: Callable, y: Array, centers: Array, unit: ArrayLike = 1.0
+) -> Array:
     """Returns `each(squared distance)` of a point from l >= 1 points, combined.
 
+    In the square of a unit, a power of two.
     One center after the other: under `vmap` the points lie on the lanes, and no array
     of all distances is made.
     """
     columns = [y[j] for j in range(len(y))] if len(y) <= UNROLLED else None
+    inverse = 1 / unit
 
     def square(center):
         if columns is None:
-            return jnp.sum(_square(y - center))
-        return sum(_square(v - center[j]) for j, v in enumerate(columns))
+            return jnp.sum(_square((y - center) * inverse))
+        return sum(_square((v - center[j]) * inverse) for j, v in enumerate(columns))
 
     def step(i, done):
         return combine(done, each(square(centers[i])))
@@ -110,10 +116,12 @@ def cells(key: Array, x: Array, weights: Array, num_cells: int) -> Array:
 
 def norm(v: Array) -> Array:
     """Returns the Euclidean norm of a vector, with gradient zero at zero."""
+    unit = unit_of(v)
+    v = v / unit
     square = jnp.sum(v * v)
     smooth = (square > 0) & (square < jnp.inf)
     v = jnp.where(smooth, v, 1)
-    return jnp.where(smooth, jnp.sqrt(jnp.sum(v * v)), lax.stop_gradient(square))
+    return unit * jnp.where(smooth, jnp.sqrt(jnp.sum(v * v)), lax.stop_gradient(square))
 
 
 @jax.jit

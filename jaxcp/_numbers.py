@@ -61,6 +61,19 @@ def kept(values: Array, count: Array | None, instead: Number = 0) -> Array:
     return jnp.where(counts.reshape(-1, *(1,) * (values.ndim - 1)), values, instead)
 
 
+def unit_of(sizes: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Returns the power of two next to the largest finite size, without a gradient.
+
+    In such units squares neither overflow nor vanish, and no digit changes.
+    """
+    sizes = jnp.where(jnp.isfinite(sizes), jnp.abs(sizes), 0)
+    largest = lax.stop_gradient(jnp.max(sizes, axis=axis, initial=0))
+    info = jnp.finfo(largest.dtype)
+    largest = jnp.where(largest > 0, largest, 1)
+    largest = jnp.clip(largest, info.tiny, 1 / info.tiny)  # so that its inverse is one
+    return lax.reduce_precision(largest, info.nexp, mantissa_bits=0)
+
+
 def add_exactly(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
     """Returns a sum with what its rounding has added: thousands of rows cost no digit.
 

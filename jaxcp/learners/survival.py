@@ -98,11 +98,12 @@ class KaplanMeier:
 @partial(jit, static_argnames="reverse")
 def _survival(time, event, reverse):
     """Returns times in order, and what is left before all and after each."""
-    # Rows one by one, events first: (n - 1)/n (n - 2)/(n - 1) ... = 1 - d/n.
+    # Rows one by one, events first: (n - 1)/n (n - 2)/(n - 1) ... = 1 - d/n. As a sum
+    # of logarithms, of which a small one is not rounded to a step of floats near 1.
     time, last = lax.sort((time, ~event), num_keys=2)
     at_risk = jnp.arange(len(time), 0, -1, dtype=at_least_single(time).dtype)
-    left = jnp.where(last if reverse else ~last, (at_risk - 1) / at_risk, 1)
-    return time, jnp.cumprod(jnp.pad(left, (1, 0), constant_values=1))
+    log_left = jnp.where(last if reverse else ~last, jnp.log1p(-1 / at_risk), 0)
+    return time, jnp.exp(jnp.cumsum(jnp.pad(log_left, (1, 0))))
 
 
 @partial(jit, static_argnames="side")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
-from jaxcp._numbers import as_float, mean, quotient
+from jaxcp._numbers import as_float, mean, quotient, unit_of
 from jaxcp.checking.losses import check_call
 from jaxcp.metrics import _sets
 from jaxcp.risk.thresholds import one_number
@@ -102,10 +102,12 @@ def with_errors(
         origin = origin[groups] if groups.ndim == 1 else origin[:, None]
     # Of small numbers squares keep their digits.
     gaps = jnp.subtract(*jnp.broadcast_arrays(values, origin))
+    unit = unit_of(gaps)
+    gaps = gaps / unit
     spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
     is_flat, is_known = spread == 0, num_rows > 1  # a root has no gradient at 0
     rest = jnp.where(is_known, num_rows - 1, 1)
-    root = jnp.sqrt(quotient(jnp.where(is_flat, 1, spread), rest))
+    root = unit * jnp.sqrt(quotient(jnp.where(is_flat, 1, spread), rest))
     return MeanLoss(center, jnp.where(is_known, jnp.where(is_flat, 0, root), jnp.nan))
 
 

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.ops import segment_sum
 from jax.scipy.special import erfc
 
 from jaxcp import _checks
+from jaxcp._arrays import sums_of_groups
 from jaxcp._numbers import as_float, at_least_single, kept, mean, quotient
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.quantiles._keys import to_keys
@@ -122,7 +122,7 @@ def _bin_sums(p, values, rows, num_bins, bins):
         run = jnp.arange(1, num_bins + 1)
         ends = run * length + jnp.minimum(run, longer)
         place = jnp.searchsorted(ends, jnp.arange(len(p)), side="right")
-    return segment_sum(values, place, num_bins)
+    return sums_of_groups(values, place, num_bins)
 
 
 @metric(_of_probs)

@@ -8,7 +8,7 @@ from jax import Array
 
 from jaxcp import _arrays, _checks
 from jaxcp._batching import map_blocks
-from jaxcp._numbers import as_float, at_least_single, mean, quotient
+from jaxcp._numbers import as_float, at_least_single, mean, quotient, unit_of
 from jaxcp.metrics._sets import Count, metric
 from jaxcp.predictive.atoms import Atoms
 from jaxcp.typing import ArrayLike
@@ -162,9 +162,12 @@ def energy_score(
     pairs = 2.0 * k * (k - 1 if fair else k)
 
     def block(draws, y):
+        unit = unit_of(draws - y[:, None], axis=(1, 2))
+        draws, y = draws / unit[:, None, None], y / unit[:, None]
         near = jnp.sum((draws - y[:, None]) ** 2, axis=2)
         far = jnp.sum(_power(_squared_distances(draws), beta / 2), axis=(1, 2))
-        return jnp.mean(_power(near, beta / 2), axis=1) - quotient(far, pairs)
+        score = jnp.mean(_power(near, beta / 2), axis=1) - quotient(far, pairs)
+        return score * unit**beta
 
     return mean(map_blocks(block, draws, y, width=k * k), m)
 

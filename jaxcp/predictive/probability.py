@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.ops import segment_min, segment_sum
+from jax.ops import segment_min
 
 from jaxcp import _arrays, _batching, _checks
 from jaxcp._numbers import as_float, at_least_single
@@ -77,13 +77,20 @@ def _isotonic(x, y, weights):
     keys, wide = to_keys(x), at_least_single(y)
     weights = jnp.ones_like(wide) if weights is None else weights.astype(wide.dtype)
     last = jnp.searchsorted(lax.sort(keys), keys, side="right") - 1  # row of a level
-    mass, total = (segment_sum(v, last, x.size) for v in (weights, weights * wide))
+    mass = _arrays.sums_of_groups(weights, last, x.size)
+    total = _arrays.sums_of_groups(weights * wide, last, x.size)
     left, value = lax.stop_gradient(_segments(mass, total))
     rest = total - mass * value
-    gap, width = (segment_sum(v, left, x.size)[left] for v in (rest, mass))
+    gap = _arrays.sums_of_groups(rest, left, x.size)[left]
+    width = _arrays.sums_of_groups(mass, left, x.size)[left]
     fit = value + gap / jnp.where(width > 0, width, 1)
-    # Values may fall by rounding.
-    return lax.associative_scan(jnp.maximum, fit)[last].astype(y.dtype)
+    fit = lax.associative_scan(jnp.maximum, fit)  # values may fall by rounding
+    # Means lie between the least and the largest target; the slope is that of the fit.
+    least = jnp.min(jnp.where(weights > 0, wide, jnp.inf), initial=jnp.inf)
+    largest = jnp.max(jnp.where(weights > 0, wide, -jnp.inf), initial=-jnp.inf)
+    fixed = lax.stop_gradient(fit)
+    fit = lax.stop_gradient(jnp.clip(fit, least, largest)) + (fit - fixed)
+    return fit[last].astype(y.dtype)
 
 
 def _points(values):
@@ -224,7 +231,7 @@ def _pair(scores, labels, weights, test_weight, test_scores, num_levels):
     (first, last), own = (v[scores.size :] for v in (first, last)), last[: scores.size]
     weights = 1 * (jnp.ones_like(labels) if weights is None else weights)
     mass, ones = (
-        jnp.cumsum(jnp.zeros(levels.size + 1, v.dtype).at[own].add(v))
+        jnp.cumsum(_arrays.sums_of_groups(v, own, levels.size + 1))
         for v in (weights, weights * labels)
     )
     at, between = _slopes(mass, ones, test_weight)

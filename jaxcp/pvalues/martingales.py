@@ -15,7 +15,14 @@ from jax.typing import DTypeLike
 from jaxcp import _checks
 from jaxcp._arrays import as_array
 from jaxcp._batching import map_evenly, rows_at_a_time
-from jaxcp._numbers import as_float, at_least_single, kept, mean, varying_like
+from jaxcp._numbers import (
+    add_exactly,
+    as_float,
+    at_least_single,
+    kept,
+    mean,
+    varying_like,
+)
 from jaxcp._tree import as_function, jit, pytree, static
 from jaxcp.quantiles._keys import to_keys
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha
@@ -28,7 +35,7 @@ from jaxcp.typing import (
     PyTree,
 )
 
-_STRETCH = 2**15  # numbers of a stretch, of states with several numbers
+_STRETCH = 2**14  # numbers of a stretch, of states with several numbers
 _BLOCK = 32  # bets that one product sums up
 
 
@@ -42,14 +49,20 @@ def summed_bets(martingale, p_values, state):
         bets = as_carry(martingale.log_bet(p_value), p_values.dtype)
         return jax.tree.map(lambda v, s: jnp.broadcast_to(v, s.shape), bets, state)
 
-    def go(state, stretch):
+    leaves, tree = jax.tree.flatten(state)
+
+    def go(totals, stretch):
         p_values, count = stretch
         bets = jax.tree.map(partial(kept, count=count), bets_of(p_values))
-        states = jax.tree.map(running_sums, state, bets)
-        log_capital = jax.vmap(martingale.log_capital)(states)
-        return jax.tree.map(lambda v: v[-1], states), log_capital
+        sums = [running_sums(jnp.zeros_like(v[0]), v) for v in jax.tree.leaves(bets)]
+        states = [start[None] + v for (start, _), v in zip(totals, sums, strict=True)]
+        log_capital = jax.vmap(martingale.log_capital)(tree.unflatten(states))
+        pairs = zip(totals, sums, strict=True)
+        return [_add_last(total, v) for total, v in pairs], log_capital
 
-    state, rows = lax.scan(go, state, _stretches(p_values, max(most, 1)))
+    totals = [(v, jnp.zeros_like(v)) for v in leaves]
+    totals, rows = lax.scan(go, totals, _stretches(p_values, max(most, 1)))
+    state = tree.unflatten([total for total, _ in totals])
     return state, rows.reshape(-1, *rows.shape[2:])[: len(p_values)]
 
 
@@ -69,12 +82,22 @@ def _one_by_one(start, terms):
     return lax.scan(lambda total, term: (total + term,) * 2, start, terms)[1]
 
 
+def _add_last(total: tuple[Array, Array], sums: Array) -> tuple[Array, Array]:
+    """Returns a sum and its excess after a stretch; infinite ones have no excess."""
+    total, excess = add_exactly(total, sums[-1])
+    return total, jnp.where(jnp.isfinite(total), excess, jnp.zeros_like(excess))
+
+
 def _in_blocks(start, terms):
     """Returns running sums by products of blocks with a triangle of ones."""
     blocks = terms.reshape(-1, min(_BLOCK, len(terms)))
     ones = jnp.triu(jnp.ones((blocks.shape[1],) * 2, terms.dtype))
     sums = jnp.dot(blocks, ones, precision=lax.Precision.HIGHEST)
-    _, before = lax.scan(lambda total, v: (total + v, total), start, sums[:, -1])
+
+    def step(total: tuple[Array, Array], block: Array) -> tuple:
+        return add_exactly(total, block), total[0]
+
+    _, before = lax.scan(step, (start, jnp.zeros_like(start)), sums[:, -1])
     return (sums + before[:, None]).reshape(-1)
 
 

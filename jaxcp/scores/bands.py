@@ -211,24 +211,24 @@ def _rows(residuals):
 
 
 @jax.jit
-def _root_mean_square(residuals):
-    total = _over_rows(jnp.add, jnp.square, at_least_single(residuals))
+def _root_mean_square(residuals: Array) -> Array:
+    total = jnp.sum(jnp.square(at_least_single(residuals)), axis=0)
     return jnp.sqrt(quotient(total, len(residuals))).astype(residuals.dtype)
 
 
 @jax.jit
-def _envelope(residuals, rank):
+def _envelope(residuals: Array, rank: Array) -> Array:
     suprema = jnp.max(jnp.abs(residuals), axis=tuple(range(1, residuals.ndim)))
-    kept = suprema <= kth_smallest(suprema, rank)
-    size = lambda r, keep: jnp.where(keep, jnp.abs(r), 0)  # noqa: E731
-    return _over_rows(jnp.maximum, size, residuals, kept)
+    is_kept = suprema <= kth_smallest(suprema, rank)
+    largest = jnp.zeros(residuals.shape[1:], residuals.dtype)
 
+    def step(largest: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
+        residual, is_kept = row
+        size = jnp.where(is_kept, jnp.abs(residual), 0)
+        return jnp.maximum(largest, size), None
 
-def _over_rows(combine, part, *rows):
-    """Returns what `combine` makes of a part of each row, of numbers >= 0."""
+    rows = residuals, is_kept
     if not is_local():  # the devices keep their rows
-        return combine.reduce(jax.vmap(part)(*rows), axis=0, initial=0)
-    # A reduction of the first axis takes 10 times as long on a CPU.
-    start = varying_like(jnp.zeros(rows[0].shape[1:], rows[0].dtype), rows)
-    step = lambda total, row: (combine(total, part(*row)), None)  # noqa: E731
-    return lax.scan(step, start, rows)[0]
+        return jnp.max(jax.vmap(step, (None, 0))(largest, rows)[0], axis=0, initial=0)
+    # A reduction of the first axis of a field takes twice as long on a CPU.
+    return lax.scan(step, varying_like(largest, rows), rows)[0]

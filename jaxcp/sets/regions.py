@@ -240,8 +240,8 @@ class Ellipsoid(Solid):
         return at_most(_geometry.norm(z), self.radius, self.rounds)
 
     def _bounds(self):
-        square = self.scale**2
-        half = self.radius * jnp.sqrt(square if square.ndim == 1 else square.sum(1))
+        rows = self.scale[:, None] if self.scale.ndim == 1 else self.scale
+        half = self.radius * jax.vmap(_geometry.norm)(rows)
         return self.center - half, self.center + half
 
     def _log_size(self):

@@ -197,7 +197,8 @@ def log_volume_of_balls(key, centers, radius, num_samples, sobol):
         u = u.at[:, 0].set((strata + u[:, 0]) / num_samples)
     solid = (radius > 0) & (radius < jnp.inf) & jnp.any(single)
     radius_or_one = jnp.where(solid, radius, 1)
-    shares, error = _log_share(centers, radius_or_one, u)
+    unit = _numbers.unit_of(radius_or_one)
+    shares, error = _log_share(centers / unit, radius_or_one / unit, u)
     # Karp and Luby 1983: V = l V_d r^d E[1 / N]
     logs = jnp.log(jnp.sum(single).astype(u.dtype)) + _geometry.log_unit_ball(d)
     logs = logs + d * jnp.log(lax.stop_gradient(radius_or_one)) + shares

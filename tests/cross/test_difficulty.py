@@ -118,6 +118,24 @@ def test_models_and_ensembles_of_scikit_learn():
         knn(frame[[*"cab"]])
 
 
+class Line:
+    """A model of difficulties that falls below 0."""
+
+    def fit(self, x, y):
+        return self
+
+    def predict(self, x):
+        return np.asarray(x)[:, 0]
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.5])
+def test_no_scale_is_below_beta(beta):
+    """sigma = max(model(x), 0) + beta, whatever the model says."""
+    fitted = Difficulty("model", Line(), beta=beta).fit(X, residuals=ERRORS)
+    new = np.linspace(-2, 2, 9)[:, None] * np.ones(X.shape[1])
+    assert_allclose(fitted(new), np.maximum(new[:, 0], 0) + beta)
+
+
 @pytest.mark.parametrize("options", [{"bootstrap_features": True}, {"max_features": 2}])
 def test_bags_whose_members_have_columns_of_their_own(options):
     forests = pytest.importorskip("sklearn.ensemble")

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from helpers import (
     CASES,
+    EDGES,
     LABELS,
     LARGER,
     NUM_CASES,
@@ -20,6 +21,7 @@ from helpers import (
     scores_of,
     sets_of,
 )
+from jaxcp import scores
 from jaxcp.scores import inputs
 
 pytestmark = pytest.mark.double
@@ -211,3 +213,77 @@ def test_shift_and_scale_of_the_target_carry_over():
     sets = moved(4 * mu + 1, 0.1)
     np.testing.assert_allclose(sets.lower, 4 * cp.lower + 1, atol=1e-4)
     np.testing.assert_allclose(sets.upper, 4 * cp.upper + 1, atol=1e-4)
+
+
+SCALED = tuple(float(2.0**e) for e in (-90, 90))
+ALONE = "a function with units of its own"
+# Names of scores by their degree in the units of the targets.
+OF_DEGREE = {
+    1: "absolute absolute-3d signed residual residual-lower cqr asymmetric-cqr "
+    "distance distance-sum distance-largest rectangle box-offset pcp hdpcp rectified",
+    0: "scaled-residual two-sided quantiles quantiles-lower dcp normalized "
+    "normalized-bad-sigma gamma band band-share mahalanobis cp2pcp box-inner "
+    "box-maximum c-pcp c-pcp-extended c-pcp-ties cdf-absolute cdf-known "
+    "rectified-ratio rectified-boxes rectified-law rectified-draws binned binned-one "
+    "binned-randomized interpolated",
+    ALONE: "custom custom-level-set custom-start density latent c-hdr-extended-ties",
+}
+DEGREES = {name: d for d, names in OF_DEGREE.items() for name in names.split()}
+# What of a prediction has no units, and scores that hold numbers with units.
+WITHOUT_UNITS = {
+    "c-pcp-ties": lambda new, old: (*new[:-1], old[-1]),
+    "hdpcp": lambda new, old: (new[0], old[1]),
+    "rectified-draws": lambda new, old: (new[0], old[1]),
+}
+WITHOUT_UNITS |= dict.fromkeys(
+    ("binned", "binned-one", "binned-randomized", "interpolated"), lambda new, old: old
+)
+IN_UNITS = {
+    "binned": lambda c: scores.Binned(c * EDGES),
+    "binned-one": lambda c: scores.Binned(c * EDGES[:2]),
+    "binned-randomized": lambda c: scores.Binned(c * EDGES, True),
+    "interpolated": lambda c: scores.Interpolated(c * EDGES),
+}
+
+
+def of_numbers(name):
+    return np.issubdtype(CASES[name].one()[1].dtype, np.floating)
+
+
+def test_each_score_of_numbers_declares_its_degree():
+    assert set(DEGREES) == set(filter(of_numbers, CASES))
+
+
+@pytest.mark.parametrize("name", [k for k, v in DEGREES.items() if v != ALONE])
+def test_units_of_the_targets_change_nothing(name):
+    """s(c pred, c y) = c^d s(pred, y), and sets at c^d q hold c y where they held y.
+
+    To the last bit for powers of two.
+    """
+    case, degree = CASES[name], DEGREES[name]
+    pred, y = case.batch(200)
+    values = np.asarray(scores_of(case.score, pred, y))
+    level = np.median(values, axis=0)
+    q = np.broadcast_to(level, values.shape)
+    held = inside(sets_of(case.score, pred, q), y)
+    for c in SCALED:
+        c = np.float32(c)
+        scaled = jax.tree.map(lambda v, c=c: c * v, pred)
+        scaled = WITHOUT_UNITS.get(name, lambda new, old: new)(scaled, pred)
+        score = IN_UNITS.get(name, lambda c, case=case: case.score)(c)
+        assert_array_equal(scores_of(score, scaled, c * y), c**degree * values)
+        again = inside(sets_of(score, scaled, c**degree * q), c * y)
+        assert_array_equal(again, held)
+
+
+@pytest.mark.parametrize("name", ["distance", "pcp", "mahalanobis", "cp2pcp"])
+def test_units_do_not_change_slopes(name):
+    """Of degree 1 they are the same, of degree 0 they are in units of 1 / c."""
+    case, degree = CASES[name], DEGREES[name]
+    pred, y = case.batch(50)
+    slopes = jax.jit(jax.vmap(jax.grad(lambda y, pred: case.score(pred, y))))
+    expected = np.asarray(slopes(y, pred))
+    assert np.all(np.isfinite(expected)) and np.any(expected != 0)
+    for c in map(np.float32, SCALED):
+        found = slopes(c * y, jax.tree.map(lambda v, c=c: c * v, pred))
+        assert_allclose(found * c ** (1 - degree), expected, rtol=2e-6)

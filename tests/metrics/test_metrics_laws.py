@@ -407,3 +407,129 @@ def test_gradients_of_sizes_are_finite(name):
         return sum(jnp.nansum(v) for v in jax.tree.leaves(found))
 
     assert np.isfinite(jax.jit(jax.grad(total))(0.1))
+
+
+OWN_UNITS = None  # a kernel or a loss has a width of its own
+# Degrees in the units of the targets, 0 if not named; of columns by their names.
+DEGREES = {
+    "by_group": {"mean_size": 1, "mean_finite_size": 1, "mean_loss": OWN_UNITS},
+    "hsic": OWN_UNITS,
+    "hsic_null": OWN_UNITS,
+    "hsic_test": OWN_UNITS,
+    "mean_loss": OWN_UNITS,
+    "mean_volume": OWN_UNITS,  # of logarithms: below
+    "summary": {
+        **dict.fromkeys(("mean_size", "median_size", "mean_finite_size"), 1),
+        **{"winkler_score": 1, "hsic": OWN_UNITS},
+    },
+}
+DEGREES |= dict.fromkeys(("interval_score", "winkler_score", "mean_bound"), 1)
+DEGREES |= dict.fromkeys(("mean_size", "mean_finite_size", "median_size", "sizes"), 1)
+DEGREES |= dict.fromkeys(("pinball", "pinball_score"), 1)
+DEGREES["by_group"]["mean_loss_error"] = OWN_UNITS
+
+
+def paths(key):
+    """Draws and targets of two outputs."""
+    points = jax.random.normal(key, (M, 6, 2))
+    return Interval(points[:, 1:], points[:, 1:]), points[:, 0]
+
+
+def width(found, y):
+    return found.upper - found.lower
+
+
+def on_draws(metric, **options):
+    return lambda r, a: metric(r.sets.lower, r.y, **options)
+
+
+IN_UNITS = {  # kind of rows, metric, degree
+    **{k: (*METRICS[k][:2], DEGREES.get(k, 0)) for k in METRICS},
+    "mean_loss of widths": (
+        intervals,
+        lambda r, a: metrics.mean_loss(width, r.sets, r.y),
+        1,
+    ),
+    "losses of groups": (
+        intervals,
+        lambda r, a: metrics.by_group(
+            r.sets, r.y, r.groups, num_groups=3, loss=width
+        ).columns["mean_loss_error"],
+        1,
+    ),
+    "crps": (
+        paths,
+        lambda r, a: metrics.crps(r.sets.lower[..., 0], r.y[:, 0]),
+        1,
+    ),
+    "energy": (paths, on_draws(metrics.energy_score), 1),
+    "energy fair": (paths, on_draws(metrics.energy_score, beta=0.5, fair=True), 0.5),
+    "energy steep": (paths, on_draws(metrics.energy_score, beta=1.5), 1.5),
+    "variogram": (paths, on_draws(metrics.variogram_score), 1),
+    "variogram of squares": (paths, on_draws(metrics.variogram_score, order=2.0), 4),
+}
+
+
+def in_units(rows, c):
+    """Returns rows with sets and targets, where these are numbers, c times as large."""
+
+    def scaled(v):
+        return c * v if jnp.issubdtype(v.dtype, jnp.floating) else v
+
+    sets, y = jax.tree.map(scaled, (rows.sets, rows.y))
+    return rows._replace(sets=sets, y=y)
+
+
+def powers(degree):
+    """Returns the units, powers of two, in which a metric of this degree is a float."""
+    exponent = 90 if abs(degree) * 90 < 120 else 20
+    return [np.float32(2.0**e) for e in (-exponent, exponent)]
+
+
+@pytest.mark.parametrize("name", IN_UNITS)
+def test_units_change_a_metric_by_its_degree(name):
+    """f(c x) = c^d f(x)."""
+    kind, metric, degrees = IN_UNITS[name]
+    rows = rows_of(kind, KEY)
+    if degrees is OWN_UNITS:
+        pytest.skip("has units of its own")
+    expected = metric(rows, 0.2)
+    degree = degrees if isinstance(degrees, int | float) else 1
+    for c in powers(degree):
+        found = metric(in_units(rows, c), 0.2)
+        if isinstance(degrees, dict):
+            for column, value in found.items():
+                d = degrees.get(column, 0)
+                if d is not OWN_UNITS:
+                    factor = np.float32(c**d)
+                    assert_allclose(value, expected[column] * factor, rtol=2e-6)
+            continue
+        for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+            assert_allclose(ours, theirs * np.float32(c**degree), rtol=2e-6)
+
+
+def test_units_add_to_logarithms():
+    """A log score grows by log c, and a log volume by d log c."""
+    log_densities = jax.random.normal(KEY, (M,))
+    rows = rows_of(balls, KEY)
+    volumes = metrics.mean_volume(KEY, rows.sets, 20)
+    for c in powers(1):
+        more = np.log(c)
+        found = metrics.log_score(log_densities - more)
+        assert_allclose(found, metrics.log_score(log_densities) + more, rtol=1e-6)
+        found = metrics.mean_volume(KEY, in_units(rows, c).sets, 20)
+        assert_allclose(found.log_volumes, volumes.log_volumes + 2 * more, rtol=1e-6)
+        assert_allclose(found.errors, volumes.errors, atol=1e-4)  # of logs
+
+
+@pytest.mark.parametrize("name", ["energy", "variogram", "crps"])
+def test_units_do_not_change_the_slopes_of_proper_scores(name):
+    kind, metric, _ = IN_UNITS[name]
+    rows = rows_of(kind, KEY)
+
+    def slopes(rows):
+        return jax.grad(lambda y: metric(rows._replace(y=y), 0.2))(rows.y)
+
+    expected = slopes(rows)
+    for c in powers(1):
+        assert_allclose(slopes(in_units(rows, c)), expected, rtol=1e-5, atol=1e-8)

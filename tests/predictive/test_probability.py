@@ -191,6 +191,28 @@ def test_levels_are_those_of_rounded_scores(num_levels):
     assert_allclose(np.stack(found), np.stack(expected), rtol=1e-6)
 
 
+@pytest.mark.parametrize("num_levels", [1, 4, 10])
+def test_a_score_of_one_is_in_the_last_level(num_levels):
+    """It has the pair of the middle of that level, whose rows have both labels."""
+    scores = jnp.array([1.0, 1.0, 1.0, 0.97, 0.99, 0.1, 0.2])
+    labels = jnp.array([1, 0, 1, 0, 1, 0, 0])
+    tests = jnp.array([1.0, 1 - 0.5 / num_levels])
+    for pair in venn_abers(scores, labels, tests, num_levels=num_levels):
+        assert 0 < pair[0] < 1
+        assert pair[0] == pair[1]
+
+
+def test_classes_that_a_row_excludes_alike_have_one_probability():
+    """Where two classes of probability 0 have like rows, neither is more likely."""
+    rows = jnp.array([[0.5, 0.4, 0.1], [0.5, 0.1, 0.4], [0.6, 0.3, 0.1]])
+    probs = jnp.concatenate([rows, rows[:, jnp.array([0, 2, 1])]])
+    labels = jnp.array([0, 1, 1, 0, 2, 2])
+    probs, labels = jnp.tile(probs, (3, 1)), jnp.tile(labels, 3)
+    sure = jnp.array([[1.0, 0.0, 0.0]])
+    found = venn_abers_classes(probs, labels, sure, scheme="pairs")
+    assert_allclose(found[0, 1], found[0, 2], rtol=1e-6)
+
+
 def test_a_class_without_rows_keeps_its_column():
     """venn-abers 1.5.4 drops it, and later columns are those of other classes."""
     draw = np.random.default_rng(0)

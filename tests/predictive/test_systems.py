@@ -92,6 +92,23 @@ def test_unseen_groups_and_units_say_nothing():
     _check_nothing(calibrate_predictive(scores.Residual(), y[:0], y[:0]), preds)
 
 
+@pytest.mark.parametrize("score", [scores.Residual(), scores.ScaledResidual()])
+def test_infinite_targets_are_beyond_all_rows(score):
+    """F(inf) = (n + u) / (n + 1) and F(-inf) = u / (n + 1), eager and traced."""
+    y, n = np.arange(9.0, dtype="f"), 9
+    scaled = isinstance(score, scores.ScaledResidual)
+    preds = (0 * y, 1 + 0 * y) if scaled else 0 * y
+    system = calibrate_predictive(score, preds, y)
+    two = jax.tree.map(lambda v: v[:2], preds)
+    for cdf in (system.cdf, jax.jit(lambda p, y, u: system.cdf(p, y, u=u))):
+        options = {"u": U} if cdf == system.cdf else {}
+        rows = () if options else (U,)
+        above = cdf(two, np.full(2, np.inf, "f"), *rows, **options)
+        below = cdf(two, np.full(2, -np.inf, "f"), *rows, **options)
+        assert_allclose(above, (n + U) / (n + 1), rtol=1e-6)
+        assert_allclose(below, U / (n + 1), rtol=1e-6)
+
+
 def test_predictions_that_say_nothing():
     y = np.arange(6.0, dtype="f")
     scaled = calibrate_predictive(scores.ScaledResidual(), (0 * y, 1 + y), y)

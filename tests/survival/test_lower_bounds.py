@@ -248,7 +248,7 @@ def test_rows_that_nobody_saw_to_the_cutoff_say_nothing():
 
 
 def test_numbers_without_an_answer_have_one():
-    """Infinite predictions and traced probabilities of 0: no NaN, and no row counts."""
+    """Infinite predictions and traced probabilities <= 0: no NaN, no row counts."""
     never = np.full(9, np.inf, "f")
     given = {"cutoff": np.inf, "probability": np.ones(9)}
     cp = survival.calibrate_lower(never, never, never, **given)
@@ -265,7 +265,8 @@ def test_numbers_without_an_answer_have_one():
     p = jnp.asarray(rows["probability"])
     odd = jnp.where(jnp.arange(20) % 2 > 0, 0.0, p)
     assert jax.jit(bound)(p, jnp.zeros(1)) == jax.jit(bound)(0 * p, p[:1]) == -np.inf
-    assert jax.jit(bound)(p, jnp.full(1, jnp.nan)) == -np.inf
+    for unseen in (jnp.nan, -0.5, -jnp.inf):
+        assert jax.jit(bound)(p, jnp.full(1, unseen)) == -np.inf
     without = calibrated(rows, mask=np.arange(20) % 2 == 0)
     expected = without(np.ones(1), 0.4, probability=p[:1]).lower[0]
     assert jax.jit(bound)(odd, p[:1]) == expected
