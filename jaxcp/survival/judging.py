@@ -138,7 +138,7 @@ def by_group(
     clusters = _sets.check_clusters(clusters, time=time)
     rows = sets.lower, as_float(time), event, as_float(p), named.codes, clusters
     table = _batching.counted(_by_group, *rows, num_groups=named.count)
-    return GroupSummary(table, named.names)
+    return GroupSummary(table, named.names or ())
 
 
 def check_law(model: Any) -> None:
