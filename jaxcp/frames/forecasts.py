@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._tree import pytree, static
+from jaxcp.frames.steps import (
+    Paths,
+    Steps,
+    Times,
+    find_steps,
+    read_times,
+)
 from jaxcp.held.rows import Held
 from jaxcp.quantiles import levels
-from jaxcp.quantiles.thresholds import thresholds
+from jaxcp.quantiles._cells import cell_thresholds
 from jaxcp.typing import Number
+
+_CURE = "; give whole paths, or number times and origins by integers of your calendar"
 
 
 @pytree
@@ -33,8 +42,8 @@ class ForecastCalibration:
         None: `dict(zip(cp.series, cp.quantile(alpha)))` has the threshold of each.
       columns: Names of the columns: of series, times, origins and forecasts, and of
         scales, or None.
-      spacing: Time from step to step with `by="step"` and "path", in seconds for dates;
-        NaN where that is not always the same.
+      spacing: Distance of steps, or NaN, in files of version 0.3; else None.
+      steps: The offsets `ds - cutoff` of the steps, with `by="step"` and "path".
 
     See also:
       frames.forecast, Calibration, save
@@ -46,7 +55,8 @@ class ForecastCalibration:
     horizon: int = static()
     series: tuple[Any, ...] | None = static()
     columns: tuple[str | None, ...] = static()
-    spacing: np.ndarray
+    spacing: np.ndarray | None = None
+    steps: Steps | None = None
 
     def quantile(self, alpha: Number) -> np.ndarray:
         """Returns the thresholds at alpha, float64, of numpy.
@@ -55,9 +65,15 @@ class ForecastCalibration:
         each step, shape (H,), of each series, shape (g,), else of all, shape (). +inf
         where there are too few rows.
         """
-        rank: Any = self.held.rank(levels.one_alpha(alpha))  # type: ignore[arg-type]
-        place = np.asarray(self.held.threshold(rank)).astype(float)
-        return self.scores[np.clip(place, 0, len(self.scores) - 1).astype(int)]
+        rows, exact = self.held, levels.one_alpha(alpha)
+        values = np.asarray(rows.values)
+        cells = np.zeros(len(values), int) if rows.groups is None else rows.groups
+        clusters = None if rows.clusters is None else np.asarray(rows.clusters)
+        q = cell_thresholds(
+            values, np.asarray(cells), rows.num_groups or 1, exact, clusters
+        )
+        places = np.minimum(q, len(self.scores) - 1).astype(int)  # the last is +inf
+        return self.scores[places].reshape(rows.shape)[()]
 
     @_checks.with_alpha
     def __call__(self, frame: Any, alpha: Any) -> Any:
@@ -104,16 +120,28 @@ class ForecastCalibration:
         """
         *at, cutoff, yhat, scale = self.columns
         at += [cutoff] * (cutoff in getattr(frame, "columns", ()))
-        paths, least = _paths(frame, at), self.horizon if self.by == "path" else 1
-        which = _which(frame, at, self.by, paths, least, self.horizon, self.series)
-        fits = ~(abs(paths[-1] / self.spacing - 1) >= 0.5)  # also where it is NaN
-        expected = f"steps {float(self.spacing):g} apart, as calibrated"
-        _check_rows(frame, at, fits, expected, paths[-1], "; give the whole path")
+        times, paths = _paths(frame, at)
+        which: Any = ...
+        if self.by == "series":
+            which = _places_of_series(frame, at, self.series)
+        elif self.by != "all":
+            # Files of version 0.3 have no offsets: there whole paths alone are sure.
+            least = self.horizon if self.by == "path" or self.steps is None else 1
+            fits = (least <= paths.length) & (paths.length <= self.horizon)
+            most = "at most " * (least < self.horizon) + str(self.horizon)
+            _check_rows(frame, at, fits, f"{most} steps in each path", paths.length)
+            step = paths.place
+            if self.steps is not None:
+                step = _steps_of_rows(frame, at, self.steps, times, paths, least > 1)
+            which = step if self.by == "step" else ...
         center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
         dtype = kind if (kind := _column(frame, yhat).dtype).kind == "f" else float
         alpha, ends = np.asarray(alpha) if isinstance(alpha, Array) else alpha, {}
-        for one in levels.as_alpha(alpha).ravel():
-            q, percent = self.quantile(one)[which], float(100 * (1 - one))
+        alphas = levels.as_alpha(alpha).ravel()
+        if not len(alphas):
+            raise ValueError("expected alpha as one level or several, got none")
+        for level in alphas:
+            q, percent = self.quantile(level)[which], float(100 * (1 - level))
             for side, sign in (("lo", -1), ("hi", 1)):
                 end = _end(center, scales, q, sign, dtype)
                 ends[f"{yhat}-{side}-{percent:.12g}"] = end
@@ -220,38 +248,71 @@ def forecast(
     if (by != "path" and fraction != 1) or (by == "series" and new_series):
         expected = 'fraction with by="path", and new_series without by="series"'
         raise ValueError(f"expected {expected}, got {by=}, {fraction=}, {new_series=}")
-    at, groups, known = [id, time, cutoff], None, None
-    order, _, length, gaps = paths = _paths(frame, at)
-    _checks.check_count("the number of rows", len(order), 1)
+    if y in (yhat, scale):
+        raise ValueError(f"expected y and yhat (and scale) as two columns, got {y!r}")
+    at = [id, time, cutoff]
+    times, paths = _paths(frame, at)
+    _checks.check_count("the number of rows", len(paths.order), 1)
     center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
-    # Order alone decides: places among the distinct scores lose no digits on a device;
-    # in single precision places beyond 2^24 are rounded up.
+    # Order alone decides: places among the distinct scores.
     errors = abs(_numbers(frame, at, y) - center) / scales
     distinct, values = np.unique(errors, return_inverse=True)
-    ids, horizon = _names.on_host(id, _column(frame, id)), int(length.max())
+    ids, horizon = _names.on_host(id, _column(frame, id)), int(paths.length.max())
     series = _names.Names(dict.fromkeys(ids.tolist())) if by == "series" else None
-    which = _which(frame, at, by, paths, horizon, horizon, series)
-    if by in ("step", "series"):
-        groups, known = jnp.asarray(which), len(series or range(horizon))
-    elif by == "path":
-        ids, rank = ids[order[::horizon]], levels.counts_of(fraction, horizon)
-        values = thresholds(values[order].reshape(-1, horizon).T, rank)
-    clusters = jnp.asarray(_names.cluster_codes(ids)) if new_series else None
-    held = Held(jnp.asarray(values), None, None, groups, known, clusters).of_clusters()
-    spacing = np.unique(gaps[~np.isnan(gaps)])
-    regular = len(spacing) == 1 and by in ("step", "path")
-    settings = by, horizon, series, (*at, yhat, scale)
-    spacing = spacing[0] if regular else np.array(np.nan)
-    return ForecastCalibration(held, np.append(distinct, np.inf), *settings, spacing)
+    steps, cells, num_cells = None, None, None
+    if series is not None:
+        cells, num_cells = _places_of_series(frame, at, series), len(series)
+    elif by != "all":
+        expected = f"{horizon} steps in each path"
+        _check_rows(frame, at, paths.length == horizon, expected, paths.length)
+        origins = read_times(frame[cutoff], _column(frame, cutoff))
+        steps, explains = find_steps(times, origins, paths, horizon)
+        if not explains:
+            _steps_of_rows(frame, at, steps, times, paths, whole=True)
+        if by == "step":
+            cells, num_cells = paths.place, horizon
+        else:
+            # ceil(f H) = H - floor((1 - f) H), the rank of H - 1 scores at 1 - f.
+            share = 1 - levels.as_decimal(fraction)
+            rank = levels.exact_rank(horizon - 1, share)
+            by_path = values[paths.order].reshape(-1, horizon)
+            values = np.sort(by_path, axis=1)[:, rank - 1]
+            ids = ids[paths.order[::horizon]]
+    clusters = _names.cluster_codes(ids) if new_series else None
+    # Thresholds take less time where rows come sorted, in their cells.
+    order = np.lexsort((values,) if cells is None else (values, cells))
+    held = Held(
+        values=values[order],
+        groups=None if cells is None else cells[order],
+        num_groups=num_cells,
+        clusters=None if clusters is None else clusters[order],
+    )
+    return ForecastCalibration(
+        held=held,
+        scores=np.append(distinct, np.inf),
+        by=by,
+        horizon=horizon,
+        series=series,
+        columns=(*at, yhat, scale),
+        steps=steps,
+    )
 
 
-def _column(frame, name):
-    """Returns a column as numpy; times of pandas with a zone would be slow objects."""
-    if (names := [*getattr(frame, "columns", ())]).count(name) != 1:
+def _column(frame: Any, name: str) -> np.ndarray:
+    """Returns a column as numpy, of dates with a zone those in UTC."""
+    columns = [*getattr(frame, "columns", ())]
+    if not columns or hasattr(frame, "collect"):  # a dict, or a frame without its rows
+        cure = ".collect() reads it" if columns else "pandas.DataFrame(columns) is one"
+        got = type(frame).__name__
+        raise ValueError(f"expected a frame of pandas or polars, got {got}; {cure}")
+    if columns.count(name) != 1:
         cure = "reset_index() makes columns of an index"
-        raise ValueError(f"expected one column {name!r}, got {names}; {cure}")
-    is_zoned = getattr(frame[name].dtype, "tz", None) is not None
-    return frame[name].to_numpy(**{"dtype": "datetime64[ns]"} if is_zoned else {})
+        if near := get_close_matches(name, {*columns} - {name}, 1):
+            cure = f"did you mean {near[0]!r}?"
+        raise ValueError(f"expected one column {name!r}, got {columns}; {cure}")
+    has_zone = getattr(frame[name].dtype, "tz", None) is not None
+    # Times of pandas with a zone would be slow objects.
+    return frame[name].to_numpy(**{"dtype": "datetime64[ns]"} if has_zone else {})
 
 
 def _numbers(frame, at, name, bound=""):
@@ -281,48 +342,66 @@ def _check_rows(frame, at, fits, expected, got, cure=""):
         raise ValueError(f"expected {expected}, got {got[i]} at {i}, {where}{cure}")
 
 
-def _paths(frame, at):
-    """Returns the rows path by path; step and length of path of each, and time before.
-
-    Each series and origin is a path. Steps count from 0. The time is that since the
-    step before, in seconds for dates, NaN for the first.
-    """
+def _paths(frame: Any, at: list[str]) -> tuple[Times, Paths]:
+    """Returns the times of rows and their paths; each series and origin is one."""
     id, time, *cutoff = at
-    times, path = _times(time, _column(frame, time)), np.zeros(1, int)
+    _names.cluster_codes(_column(frame, time), name=time)  # or one is missing
+    times = read_times(frame[time], _column(frame, time))
+    if times is None:
+        expected = f"{time} as dates (pandas.to_datetime), periods or numbers"
+        raise ValueError(f"expected {expected}, got text, or objects of several kinds")
+    path = np.zeros(len(times.values), int)
     for name in (id, *cutoff):
         codes = _names.cluster_codes(_column(frame, name), name=name).astype(int)
         path = path * (codes.max(initial=0) + 1) + codes
-    order = np.lexsort((times, path))
-    first = lambda v: np.append(True, v[1:] != v[:-1])[: len(v)]  # noqa: E731
-    new, later = first(path[order]), first(times[order])
-    start, number, back = np.flatnonzero(new), np.cumsum(new) - 1, np.argsort(order)
-    once, expected = (new | later)[back], f"each {time} once in a path"
-    _check_rows(frame, at, once, expected, _column(frame, time))
-    step, gaps = np.arange(len(order)) - start[number], np.diff(times[order])
-    gaps = gaps / np.timedelta64(1, "s") if gaps.dtype.kind == "m" else gaps
-    gaps = np.where(new, np.nan, np.append(np.nan, gaps)[: len(new)])[back]
-    return order, step[back], np.bincount(number)[number[back]], gaps
+    order = np.lexsort((times.values, path))
+    is_start = np.diff(path[order], prepend=-1) != 0
+    is_later = np.append(True, np.diff(times.values[order]).astype(bool))[: len(order)]
+    back = np.argsort(order)
+    once = (is_start | is_later)[back]
+    _check_rows(frame, at, once, f"each {time} once in a path", _column(frame, time))
+    start, number = np.flatnonzero(is_start), np.cumsum(is_start) - 1
+    paths = Paths(
+        order=order,
+        place=(np.arange(len(order)) - start[number])[back],
+        length=np.bincount(number)[number[back]],
+        first=order[start[number]][back],
+        origins_differ=bool((codes != codes[:1]).any()),
+    )
+    return times, paths
 
 
-def _times(name, times):
-    """Returns times as values of numpy that have their order."""
-    _names.cluster_codes(times, name=name)  # or one is missing
-    kinds = {*map(type, times.tolist())} if times.dtype.kind in "OU" else ()
-    if str in kinds:  # else dates or periods of Python
-        raise ValueError(f"expected {name} as dates (pandas.to_datetime), got text")
-    return np.unique(times, return_inverse=True)[1] if kinds else times
+def _steps_of_rows(
+    frame: Any, at: list[str], steps: Steps, times: Times, paths: Paths, whole: bool
+) -> np.ndarray:
+    """Returns the step of each row from 0, after checks; of whole paths its place."""
+    _, time, *cutoff = at
+    names, kinds, origins = [time], [times.kind], None
+    if steps.origin == "cutoff" and cutoff:
+        origins = read_times(frame[cutoff[0]], _column(frame, cutoff[0]))
+        names, kinds = [time, *cutoff], [times.kind, getattr(origins, "kind", "names")]
+    for name, kind in zip(names, kinds, strict=True):
+        if kind != steps.kind and len(paths.order):
+            expected = f"{name} as {steps.kind}, as calibrated"
+            raise ValueError(f"expected {expected}, got {kind}")
+    step, offsets = steps.steps(times, origins, paths)
+    fits = step == paths.place if whole else step >= 0
+    if not fits.all():
+        row = int(np.argmin(fits))
+        usual = [steps.told(known) for known in steps.offsets.T]
+        shown = ", ".join(usual if len(usual) < 5 else [*usual[:3], "...", usual[-1]])
+        expected = f"{time} at a step that calibrated, {shown} ahead"
+        got = {row: steps.told(offsets[:, row])}
+        _check_rows(frame, at, fits, expected, got, _CURE)
+    return step
 
 
-def _which(frame, at, by, paths, least, most, series):
-    """Returns which threshold is that of each row, as an index, after checks."""
-    _, step, length, _ = paths
-    if by == "series":
-        known = {name: place for place, name in enumerate(series)}
-        ids = _names.on_host(at[0], _column(frame, at[0])).tolist()
-        places = np.array([known.get(name, -1) for name in ids], int)
-        _check_rows(frame, at, places >= 0, "series that calibrated", ids)
-        return places
-    if by != "all":
-        expected = f"{'at most ' * (least < most)}{most} steps in each path"
-        _check_rows(frame, at, (least <= length) & (length <= most), expected, length)
-    return step if by == "step" else ...
+def _places_of_series(
+    frame: Any, at: list[str], series: _names.Names | tuple[Any, ...]
+) -> np.ndarray:
+    """Returns the place of the series of each row among those that calibrated."""
+    place_of = {name: place for place, name in enumerate(series)}
+    ids = _names.on_host(at[0], _column(frame, at[0])).tolist()
+    places = np.array([place_of.get(name, -1) for name in ids], int)
+    _check_rows(frame, at, places >= 0, "series that calibrated", ids)
+    return places
