@@ -83,8 +83,9 @@ class ForecastCalibration:
         `model-hi-90` for forecasts `model`, 95 for 0.05 and 97.5 for 0.025.
 
         Args:
-          frame: New forecasts, with the columns that calibrated but the targets; if it
-            has no origins, each series is one path. Other columns are kept.
+          frame: New forecasts, with the columns that calibrated but the targets. With
+            origins any steps of a path; without each series is one path, from its first
+            step and without a gap. Other columns are kept.
           alpha: Miscoverage level, a number or several in a list.
 
         Returns:
@@ -95,9 +96,10 @@ class ForecastCalibration:
         Raises:
           ValueError: as `frames.forecast`; for series that calibrated nothing with
             `by="series"`, for paths longer than those that calibrated with `by="step"`,
-            of another length with `by="path"`; for a gap in a path, where all steps
-            that calibrated were equally far apart; or if a column has the name of an
-            end.
+            of another length with `by="path"`; for a row whose step did not calibrate
+            or is not sure: after a gap in a path without origins, or where days of the
+            week without others may be holidays; for no alpha; or if a column has the
+            name of an end.
 
         Guarantee:
           That of `frames.forecast`.
@@ -167,8 +169,11 @@ def forecast(
 
     A row for each series, origin and step. Scores are abs(y - yhat), divided by the
     scale if there is one, in double precision on the host, whatever jax has: 1e9 + 0.25
-    keeps its digits. Step h is the place of a time within its path, that of one series
-    and origin, from 1; rows may come in any order.
+    keeps its digits. Rows may come in any order; a path is all rows of one series and
+    origin. Step h is the place of a time within its path, from 1, where all paths have
+    the same offsets `ds - cutoff`: of numbers, of periods, of dates by months, by days
+    of the local clock or by days of the week, of hours by time elapsed. A new row has
+    the step of its offset, and is refused where that is not sure.
 
     Args:
       frame: A frame of pandas or polars, as statsforecast's and mlforecast's
@@ -195,9 +200,10 @@ def forecast(
     Raises:
       ValueError: for a column that is missing, or no rows; for targets, forecasts or
         scales that are not finite, or scales <= 0; for missing series, origins or
-        times, or times as text; for a time that comes twice in a path; for paths of
-        different lengths with `by="step"` or "path"; for `new_series` with
-        `by="series"`; for a `fraction` without `by="path"`, or outside (0, 1].
+        times, or times as text; for a time that comes twice in a path; with `by="step"`
+        or "path" for paths of different lengths or offsets, but for days without
+        holidays; for `y` as `yhat` or `scale`; for `new_series` with `by="series"`; for
+        a `fraction` without `by="path"`, or outside (0, 1].
 
     Guarantee:
       At least 1 - alpha at each step of a new path with `by="step"`, and for all of its
@@ -213,11 +219,12 @@ def forecast(
       its law may change: they are not exchangeable in time, and the guarantee is
       approximate. With `new_series` only the series need to be exchangeable, each with
       all of its paths, and the new path is one of its series' at random. The model was
-      not fitted on the targets that calibrate.
+      not fitted on the targets that calibrate. Rows of new forecasts without origins
+      begin at the first step.
 
     Cost:
-      O(n log n): sorts of the rows and of the scores, on the host. A threshold takes
-      O(n), with `new_series` by step O(H n).
+      O(n log n): sorts of the rows and of the scores, on the host by numpy: nothing is
+      compiled. A threshold takes O(n), with `new_series` O(n log n).
 
     References:
       Diquigiovanni, Fontana, Vantini, Conformal Prediction Bands for Multivariate
@@ -307,7 +314,7 @@ def _column(frame: Any, name: str) -> np.ndarray:
         raise ValueError(f"expected a frame of pandas or polars, got {got}; {cure}")
     if columns.count(name) != 1:
         cure = "reset_index() makes columns of an index"
-        if near := get_close_matches(name, {*columns} - {name}, 1):
+        if near := get_close_matches(name, {*map(str, columns)} - {name}, 1):
             cure = f"did you mean {near[0]!r}?"
         raise ValueError(f"expected one column {name!r}, got {columns}; {cure}")
     has_zone = getattr(frame[name].dtype, "tz", None) is not None
