@@ -54,7 +54,7 @@ class ForecastCalibration:
     by: str = static()
     horizon: int = static()
     series: tuple[Any, ...] | None = static()
-    columns: tuple[str | None, ...] = static()
+    columns: tuple[Any, ...] = static()
     spacing: np.ndarray | None = None
     steps: Steps | None = None
 
@@ -125,7 +125,7 @@ class ForecastCalibration:
         times, paths = _paths(frame, at)
         which: Any = ...
         if self.by == "series":
-            which = _places_of_series(frame, at, self.series)
+            which = _places_of_series(frame, at, self.series or ())
         elif self.by != "all":
             # Files of version 0.3 have no offsets: there whole paths alone are sure.
             least = self.horizon if self.by == "path" or self.steps is None else 1
@@ -266,7 +266,8 @@ def forecast(
     distinct, values = np.unique(errors, return_inverse=True)
     ids, horizon = _names.on_host(id, _column(frame, id)), int(paths.length.max())
     series = _names.Names(dict.fromkeys(ids.tolist())) if by == "series" else None
-    steps, cells, num_cells = None, None, None
+    steps, num_cells = None, None
+    cells: Any = None
     if series is not None:
         cells, num_cells = _places_of_series(frame, at, series), len(series)
     elif by != "all":
@@ -280,8 +281,8 @@ def forecast(
             cells, num_cells = paths.place, horizon
         else:
             # ceil(f H) = H - floor((1 - f) H), the rank of H - 1 scores at 1 - f.
-            share = 1 - levels.as_decimal(fraction)
-            rank = levels.exact_rank(horizon - 1, share)
+            share: Any = fraction
+            rank = levels.exact_rank(horizon - 1, 1 - levels.as_decimal(share))
             by_path = values[paths.order].reshape(-1, horizon)
             values = np.sort(by_path, axis=1)[:, rank - 1]
             ids = ids[paths.order[::horizon]]
@@ -403,9 +404,7 @@ def _steps_of_rows(
     return step
 
 
-def _places_of_series(
-    frame: Any, at: list[str], series: _names.Names | tuple[Any, ...]
-) -> np.ndarray:
+def _places_of_series(frame: Any, at: list[str], series: tuple[Any, ...]) -> np.ndarray:
     """Returns the place of the series of each row among those that calibrated."""
     place_of = {name: place for place, name in enumerate(series)}
     ids = _names.on_host(at[0], _column(frame, at[0])).tolist()

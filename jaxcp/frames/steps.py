@@ -7,7 +7,7 @@ offset among them, and a row with another offset has no step.
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,13 +80,14 @@ class Steps:
         Without origins the first row of a path is its first step, and others follow;
         so they do among holidays, which may be any day.
         """
-        by_first = self.origin == "cutoff" and origins is None
-        origin = "first" if by_first else self.origin
-        rows = [_offsets(clock, origin, times, origins, paths) for clock in self.clocks]
-        offsets = np.array(rows) + by_first * self.offsets[:, :1]
+        from_first = self.origin != "zero" and origins is None
+        offsets = np.array(
+            [_offsets(v, self.origin, times, origins, paths) for v in self.clocks]
+        )
+        offsets = offsets + from_first * self.offsets[:, :1]
         places = np.array([*map(_places, self.offsets, offsets)])
         agree = (places == places[0]).all(0)
-        if origin == "first" or any(clock[0] == "weekdays" for clock in self.clocks):
+        if from_first or any(clock[0] == "weekdays" for clock in self.clocks):
             agree &= places[0] == paths.place
         return np.where(agree, places[0], -1), offsets
 
@@ -115,13 +116,17 @@ def read_times(column: Any, values: np.ndarray) -> Times | None:
         values = values.astype("timedelta64[ns]").astype(np.int64)
     items = values.tolist() if values.dtype == object else []
     first = next(iter(items), None)
-    if isinstance(first, date) and getattr(first, "tzinfo", None) is None:
-        wall = np.array(items, "datetime64[us]")
-        return Times("dates", wall, wall)
+    if isinstance(first, date):
+        kind, in_utc = "dates", items
+        if getattr(first, "tzinfo", None) is not None:
+            kind = "dates with a zone"
+            in_utc = [item.astimezone(UTC).replace(tzinfo=None) for item in items]
+            items = [item.replace(tzinfo=None) for item in items]
+        return Times(kind, *np.array([in_utc, items], "datetime64[us]"))
     kind = "numbers"
     frequencies = {getattr(item, "freqstr", None) for item in items}
     if len(frequencies) == 1 and None not in frequencies:  # periods of pandas
-        kind = f"periods of {first.freqstr}"
+        kind = f"periods of {frequencies.pop()}"
         values = np.array([item.ordinal for item in items])
     values = _names.on_host("times", values)
     if values.dtype.kind not in "biuf":
@@ -141,20 +146,19 @@ def find_steps(
     by_cutoff = origins is not None and origins.kind == times.kind
     origins = origins if by_cutoff else None
     starts = ["cutoff" if by_cutoff else "first"]
+    guesses: list[Steps] = []
     if times.kind == "numbers" and paths.origins_differ:
         starts.insert(by_cutoff, "zero")
-    guesses = []
     for origin in starts:
         for clocks in _clocks(times, origins, horizon):
             explaining = {}
             for clock in clocks:
                 offsets = _offsets(clock, origin, times, origins, paths)
-                if "holidays" in clock:
-                    on_table = _places_on_table(times, origins)
-                    offsets = _offsets(("numbers",), origin, *on_table, paths)
                 of_paths = np.sort(offsets[paths.order].reshape(-1, horizon), axis=0)
                 usual = of_paths[len(of_paths) // 2]
-                if "holidays" in clock:
+                if "holidays" in clock:  # days that are nowhere in the table
+                    days, first_days = _places_on_table(times, origins)
+                    offsets = _offsets(("numbers",), origin, days, first_days, paths)
                     usual = np.arange(horizon) + by_cutoff
                 guesses.append(Steps(times.kind, origin, (clock,), usual[None]))
                 if (_places(usual, offsets) == paths.place).all():
@@ -208,22 +212,23 @@ def _offsets(
     ticks, is_tick = _ticks(clock, times, is_origin=False)
     if origin == "zero":
         return ticks
-    if origin == "cutoff":
-        start, is_start = _ticks(clock, origins, is_origin=True)
-    else:
+    if origins is None:
         start, is_start = ticks[paths.first], is_tick[paths.first]
+    else:
+        start, is_start = _ticks(clock, origins, is_origin=True)
     offsets = ticks - start
     if offsets.dtype.kind == "m":
         offsets = offsets.astype("timedelta64[ns]").astype(np.int64)
     return np.where(is_tick & is_start, offsets, _NEVER)
 
 
-def _places_on_table(times: Times, origins: Times | None) -> list[Times | None]:
+def _places_on_table(times: Times, origins: Times | None) -> tuple[Times, Times | None]:
     """Returns the place of each day among all days of the table."""
     walls = [times.wall] if origins is None else [times.wall, origins.wall]
     table = np.unique(_days(np.concatenate(walls)))
-    places = [np.searchsorted(table, _days(wall)) for wall in walls]
-    return [*[Times("numbers", v, v) for v in places], None][:2]
+    days = [np.searchsorted(table, _days(wall)) for wall in walls]
+    places = [Times("numbers", day, day) for day in days]
+    return places[0], None if origins is None else places[1]
 
 
 def _ticks(
