@@ -32,10 +32,9 @@ class ForecastCalibration:
     Made by `frames.forecast`.
 
     Args:
-      held: The rows that calibrate: the place of each score among the distinct ones,
-        with step, series or cluster. A path is one row with `by="path"`.
-      scores: Distinct scores in their order, and +inf, shape (d + 1,), a float64 array
-        of numpy.
+      held: The rows that calibrate: the score of each, float64 of numpy, with step,
+        series or cluster. A path is one row with `by="path"`.
+      scores: Scores, of which rows have places, in files of version 0.3; else None.
       by: What has a threshold of its own: "step", "series", "all" or "path".
       horizon: Steps of a path H; those of the longest where it does not matter.
       series: Names of the series with `by="series"`, as they come in the frame, or
@@ -50,7 +49,7 @@ class ForecastCalibration:
     """
 
     held: Held
-    scores: np.ndarray
+    scores: np.ndarray | None
     by: str = static()
     horizon: int = static()
     series: tuple[Any, ...] | None = static()
@@ -72,8 +71,9 @@ class ForecastCalibration:
         q = cell_thresholds(
             values, np.asarray(cells), rows.num_groups or 1, exact, clusters
         )
-        places = np.minimum(q, len(self.scores) - 1).astype(int)  # the last is +inf
-        return self.scores[places].reshape(rows.shape)[()]
+        if self.scores is not None:  # the last is +inf
+            q = self.scores[np.minimum(q, len(self.scores) - 1).astype(int)]
+        return q.reshape(rows.shape)[()]
 
     @_checks.with_alpha
     def __call__(self, frame: Any, alpha: Any) -> Any:
@@ -261,9 +261,7 @@ def forecast(
     times, paths = _paths(frame, at)
     _checks.check_count("the number of rows", len(paths.order), 1)
     center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
-    # Order alone decides: places among the distinct scores.
-    errors = abs(_numbers(frame, at, y) - center) / scales
-    distinct, values = np.unique(errors, return_inverse=True)
+    values = abs(_numbers(frame, at, y) - center) / scales
     ids, horizon = _names.on_host(id, _column(frame, id)), int(paths.length.max())
     series = _names.Names(dict.fromkeys(ids.tolist())) if by == "series" else None
     steps, num_cells = None, None
@@ -297,7 +295,7 @@ def forecast(
     )
     return ForecastCalibration(
         held=held,
-        scores=np.append(distinct, np.inf),
+        scores=None,
         by=by,
         horizon=horizon,
         series=series,
@@ -353,8 +351,10 @@ def _check_rows(frame, at, fits, expected, got, cure=""):
 def _paths(frame: Any, at: list[str]) -> tuple[Times, Paths]:
     """Returns the times of rows and their paths; each series and origin is one."""
     id, time, *cutoff = at
-    _names.cluster_codes(_column(frame, time), name=time)  # or one is missing
-    times = read_times(frame[time], _column(frame, time))
+    values = _column(frame, time)
+    if values.dtype == object or (values != values).any():
+        _names.cluster_codes(values, name=time)  # raises for a missing one
+    times = read_times(frame[time], values)
     if times is None:
         expected = f"{time} as dates (pandas.to_datetime), periods or numbers"
         raise ValueError(f"expected {expected}, got text, or objects of several kinds")
@@ -367,7 +367,7 @@ def _paths(frame: Any, at: list[str]) -> tuple[Times, Paths]:
     is_later = np.append(True, np.diff(times.values[order]).astype(bool))[: len(order)]
     back = np.argsort(order)
     once = (is_start | is_later)[back]
-    _check_rows(frame, at, once, f"each {time} once in a path", _column(frame, time))
+    _check_rows(frame, at, once, f"each {time} once in a path", values)
     start, number = np.flatnonzero(is_start), np.cumsum(is_start) - 1
     paths = Paths(
         order=order,
