@@ -325,7 +325,7 @@ def _numbers(frame, at, name, bound=""):
     """Returns a column of finite numbers as float64; 1 where there are no scales."""
     values = _checks.numbers(name, [1.0] if name is None else _column(frame, name))
     fits = np.isfinite(values) & (values > (0 if bound else -np.inf))
-    cure = "; leave out its whole path: without one row the steps of others are wrong"
+    cure = "; leave out its whole path: all paths have the same steps"
     _check_rows(frame, at, fits, f"finite {name}{bound}", values, cure)
     return values
 

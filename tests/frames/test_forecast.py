@@ -420,6 +420,12 @@ def test_new_forecasts_that_cannot_be_right_are_refused():
         cp(new)
 
 
+def test_a_report_of_forecasts_names_the_cure():
+    cp = forecast(panel(), yhat="m")
+    with pytest.raises(ValueError, match=r"got one of frames; .* metrics.by_group"):
+        jaxcp.report(cp, panel(), panel().y, 0.1)
+
+
 @each_mode
 def test_saved_and_loaded(name, tmp_path):
     cp = forecast(panel(), yhat="m", **MODES[name])
