@@ -187,9 +187,10 @@ def _clocks(times: Times, origins: Times | None, horizon: int) -> list[list[Cloc
         months = [("months", *map(_anchor, days))]  # quarters and years, too
     calendar: list[Clock] = [("wall",)]
     # The days of the week that come up, with those from Monday to Friday.
-    for seen in (days[0], np.concatenate(days)):
-        in_week = np.isin(np.arange(7), [*range(5), *((seen.astype(int) + 3) % 7)])
-        if len({*((days[0].astype(int) + 3) % 7)}) > 1 and not in_week.all():
+    of_week = [(v.astype(int) + 3) % 7 for v in (days[0], np.concatenate(days))]
+    for weekdays in of_week:
+        in_week = np.isin(np.arange(7), [*range(5), *weekdays])
+        if len({*of_week[1]}) > 1 and not in_week.all():
             calendar.append(("weekdays", "".join(map(str, in_week.astype(int)))))
     # The same day of the month, again and again, leaves no doubt.
     are_sure = horizon > 1 and months and "any" not in months[0]

@@ -238,3 +238,12 @@ def test_the_refusal_names_the_row_the_steps_and_the_cure():
     )
     with pytest.raises(ValueError, match=words):
         cp(table(SURE["months"], [59], [2, 4]), 0.5)
+
+
+def test_three_days_after_a_friday_are_one_business_day():
+    times = WEEKDAYS["business days"]
+    fridays = np.flatnonzero(times.dt.day_of_week == 4)[:20]
+    cp = forecast(table(times, fridays, [1]), yhat="m")
+    assert_array_equal(answers(cp, table(times, [fridays[-1] + 5], [1])), [1])
+    monday = fridays[-1] + 1
+    assert np.isnan(answers(cp, table(times, [monday], [3]))).all()  # three days, too
