@@ -398,7 +398,8 @@ def _steps_of_rows(
         row = int(np.argmin(fits))
         usual = [steps.told(known) for known in steps.offsets.T]
         shown = ", ".join(usual if len(usual) < 5 else [*usual[:3], "...", usual[-1]])
-        expected = f"{time} at a step that calibrated, {shown} ahead"
+        in_a_row = ", in a row" if whole or not cutoff else ""
+        expected = f"{time} at a step that calibrated, {shown} ahead{in_a_row}"
         got = {row: steps.told(offsets[:, row])}
         _check_rows(frame, at, fits, expected, got, _CURE)
     return step
