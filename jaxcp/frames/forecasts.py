@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._tree import pytree, static
 from jaxcp.certificates.promises import Promised
+from jaxcp.frames.steps import Paths, Steps, Times, find_steps, read_times
 from jaxcp.held.rows import Held
 from jaxcp.quantiles import levels
-from jaxcp.quantiles.thresholds import thresholds
+from jaxcp.quantiles._cells import cell_thresholds
 from jaxcp.typing import Number
+
+_CURE = "; give whole paths, or number times and origins by integers of your calendar"
 
 
 @pytree
@@ -24,30 +27,30 @@ class ForecastCalibration(Promised):
     Made by `frames.forecast`.
 
     Args:
-      held: The rows that calibrate: the place of each score among the distinct ones,
-        with step, series or cluster. A path is one row with `by="path"`.
-      scores: Distinct scores in their order, and +inf, shape (d + 1,), a float64 array
-        of numpy.
+      held: The rows that calibrate: the score of each, float64 of numpy, with step,
+        series or cluster. A path is one row with `by="path"`.
+      scores: Scores, of which rows have places, in files of version 0.3; else None.
       by: What has a threshold of its own: "step", "series", "all" or "path".
       horizon: Steps of a path H; those of the longest where it does not matter.
       series: Names of the series with `by="series"`, as they come in the frame, or
         None: `dict(zip(cp.series, cp.quantile(alpha)))` has the threshold of each.
       columns: Names of the columns: of series, times, origins and forecasts, and of
         scales, or None.
-      spacing: Time from step to step with `by="step"` and "path", in seconds for dates;
-        NaN where that is not always the same.
+      spacing: Distance of steps, or NaN, in files of version 0.3; else None.
+      steps: The offsets `ds - cutoff` of the steps, with `by="step"` and "path".
 
     See also:
       frames.forecast, Calibration, save
     """
 
     held: Held
-    scores: np.ndarray
+    scores: np.ndarray | None
     by: str = static()
     horizon: int = static()
     series: tuple[Any, ...] | None = static()
-    columns: tuple[str | None, ...] = static()
-    spacing: np.ndarray
+    columns: tuple[Any, ...] = static()
+    spacing: np.ndarray | None = None
+    steps: Steps | None = None
 
     @property
     def promise(self) -> str:
@@ -76,9 +79,16 @@ class ForecastCalibration(Promised):
         each step, shape (H,), of each series, shape (g,), else of all, shape (). +inf
         where there are too few rows.
         """
-        rank: Any = self.held.rank(levels.one_alpha(alpha))  # type: ignore[arg-type]
-        place = np.asarray(self.held.threshold(rank)).astype(float)
-        return self.scores[np.clip(place, 0, len(self.scores) - 1).astype(int)]
+        rows, exact = self.held, levels.one_alpha(alpha)
+        values = np.asarray(rows.values)
+        cells = np.zeros(len(values), int) if rows.groups is None else rows.groups
+        clusters = None if rows.clusters is None else np.asarray(rows.clusters)
+        q = cell_thresholds(
+            values, np.asarray(cells), rows.num_groups or 1, exact, clusters
+        )
+        if self.scores is not None:  # the last is +inf
+            q = self.scores[np.minimum(q, len(self.scores) - 1).astype(int)]
+        return q.reshape(rows.shape)[()]
 
     @_checks.with_alpha
     def __call__(self, frame: Any, alpha: Any) -> Any:
@@ -88,8 +98,9 @@ class ForecastCalibration(Promised):
         `model-hi-90` for forecasts `model`, 95 for 0.05 and 97.5 for 0.025.
 
         Args:
-          frame: New forecasts, with the columns that calibrated but the targets; if it
-            has no origins, each series is one path. Other columns are kept.
+          frame: New forecasts, with the columns that calibrated but the targets. With
+            origins any steps of a path; without each series is one path, from its first
+            step and without a gap. Other columns are kept.
           alpha: Miscoverage level, a number or several in a list.
 
         Returns:
@@ -100,9 +111,10 @@ class ForecastCalibration(Promised):
         Raises:
           ValueError: as `frames.forecast`; for series that calibrated nothing with
             `by="series"`, for paths longer than those that calibrated with `by="step"`,
-            of another length with `by="path"`; for a gap in a path, where all steps
-            that calibrated were equally far apart; or if a column has the name of an
-            end.
+            of another length with `by="path"`; for a row whose step did not calibrate
+            or is not sure: after a gap in a path without origins, or where days of the
+            week without others may be holidays; for no alpha; or if a column has the
+            name of an end.
 
         Guarantee:
           That of `frames.forecast`.
@@ -125,16 +137,28 @@ class ForecastCalibration(Promised):
         """
         *at, cutoff, yhat, scale = self.columns
         at += [cutoff] * (cutoff in getattr(frame, "columns", ()))
-        paths, least = _paths(frame, at), self.horizon if self.by == "path" else 1
-        which = _which(frame, at, self.by, paths, least, self.horizon, self.series)
-        fits = ~(abs(paths[-1] / self.spacing - 1) >= 0.5)  # also where it is NaN
-        expected = f"steps {float(self.spacing):g} apart, as calibrated"
-        _check_rows(frame, at, fits, expected, paths[-1], "; give the whole path")
+        times, paths = _paths(frame, at)
+        which: Any = ...
+        if self.by == "series":
+            which = _places_of_series(frame, at, self.series or ())
+        elif self.by != "all":
+            # Files of version 0.3 have no offsets: there whole paths alone are sure.
+            least = self.horizon if self.by == "path" or self.steps is None else 1
+            fits = (least <= paths.length) & (paths.length <= self.horizon)
+            most = "at most " * (least < self.horizon) + str(self.horizon)
+            _check_rows(frame, at, fits, f"{most} steps in each path", paths.length)
+            step = paths.place
+            if self.steps is not None:
+                step = _steps_of_rows(frame, at, self.steps, times, paths, least > 1)
+            which = step if self.by == "step" else ...
         center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
         dtype = kind if (kind := _column(frame, yhat).dtype).kind == "f" else float
         alpha, ends = np.asarray(alpha) if isinstance(alpha, Array) else alpha, {}
-        for one in levels.as_alpha(alpha).ravel():
-            q, percent = self.quantile(one)[which], float(100 * (1 - one))
+        alphas = levels.as_alpha(alpha).ravel()
+        if not len(alphas):
+            raise ValueError("expected alpha as one level or several, got none")
+        for level in alphas:
+            q, percent = self.quantile(level)[which], float(100 * (1 - level))
             for side, sign in (("lo", -1), ("hi", 1)):
                 end = _end(center, scales, q, sign, dtype)
                 ends[f"{yhat}-{side}-{percent:.12g}"] = end
@@ -160,8 +184,11 @@ def forecast(
 
     A row for each series, origin and step. Scores are abs(y - yhat), divided by the
     scale if there is one, in double precision on the host, whatever jax has: 1e9 + 0.25
-    keeps its digits. Step h is the place of a time within its path, that of one series
-    and origin, from 1; rows may come in any order.
+    keeps its digits. Rows may come in any order; a path is all rows of one series and
+    origin. Step h is the place of a time within its path, from 1, where all paths have
+    the same offsets `ds - cutoff`: of numbers, of periods, of dates by months, by days
+    of the local clock or by days of the week, of hours by time elapsed. A new row has
+    the step of its offset, and is refused where that is not sure.
 
     Args:
       frame: A frame of pandas or polars, as statsforecast's and mlforecast's
@@ -188,9 +215,10 @@ def forecast(
     Raises:
       ValueError: for a column that is missing, or no rows; for targets, forecasts or
         scales that are not finite, or scales <= 0; for missing series, origins or
-        times, or times as text; for a time that comes twice in a path; for paths of
-        different lengths with `by="step"` or "path"; for `new_series` with
-        `by="series"`; for a `fraction` without `by="path"`, or outside (0, 1].
+        times, or times as text; for a time that comes twice in a path; with `by="step"`
+        or "path" for paths of different lengths or offsets, but for days without
+        holidays; for `y` as `yhat` or `scale`; for `new_series` with `by="series"`; for
+        a `fraction` without `by="path"`, or outside (0, 1].
 
     Guarantee:
       At least 1 - alpha at each step of a new path with `by="step"`, and for all of its
@@ -206,11 +234,12 @@ def forecast(
       its law may change: they are not exchangeable in time, and the guarantee is
       approximate. With `new_series` only the series need to be exchangeable, each with
       all of its paths, and the new path is one of its series' at random. The model was
-      not fitted on the targets that calibrate.
+      not fitted on the targets that calibrate. Rows of new forecasts without origins
+      begin at the first step.
 
     Cost:
-      O(n log n): sorts of the rows and of the scores, on the host. A threshold takes
-      O(n), with `new_series` by step O(H n).
+      O(n log n): sorts of the rows and of the scores, on the host by numpy: nothing is
+      compiled. A threshold takes O(n), with `new_series` O(n log n).
 
     References:
       Diquigiovanni, Fontana, Vantini, Conformal Prediction Bands for Multivariate
@@ -241,45 +270,77 @@ def forecast(
     if (by != "path" and fraction != 1) or (by == "series" and new_series):
         expected = 'fraction with by="path", and new_series without by="series"'
         raise ValueError(f"expected {expected}, got {by=}, {fraction=}, {new_series=}")
-    at, groups, known = [id, time, cutoff], None, None
-    order, _, length, gaps = paths = _paths(frame, at)
-    _checks.check_count("the number of rows", len(order), 1)
+    if y in (yhat, scale):
+        raise ValueError(f"expected y and yhat (and scale) as two columns, got {y!r}")
+    at = [id, time, cutoff]
+    times, paths = _paths(frame, at)
+    _checks.check_count("the number of rows", len(paths.order), 1)
     center, scales = _numbers(frame, at, yhat), _numbers(frame, at, scale, " > 0")
-    # Order alone decides: places among the distinct scores lose no digits on a device;
-    # in single precision places beyond 2^24 are rounded up.
-    errors = abs(_numbers(frame, at, y) - center) / scales
-    distinct, values = np.unique(errors, return_inverse=True)
-    ids, horizon = _names.on_host(id, _column(frame, id)), int(length.max())
+    values = abs(_numbers(frame, at, y) - center) / scales
+    ids, horizon = _names.on_host(id, _column(frame, id)), int(paths.length.max())
     series = _names.Names(_names.distinct(ids)[0]) if by == "series" else None
-    which = _which(frame, at, by, paths, horizon, horizon, series)
-    if by in ("step", "series"):
-        groups, known = jnp.asarray(which), len(series or range(horizon))
-    elif by == "path":
-        ids, rank = ids[order[::horizon]], levels.counts_of(fraction, horizon)
-        values = thresholds(values[order].reshape(-1, horizon).T, rank)
-    clusters = jnp.asarray(_names.cluster_codes(ids)) if new_series else None
-    held = Held(jnp.asarray(values), None, None, groups, known, clusters).of_clusters()
-    spacing = np.unique(gaps[~np.isnan(gaps)])
-    regular = len(spacing) == 1 and by in ("step", "path")
-    settings = by, horizon, series, (*at, yhat, scale)
-    spacing = spacing[0] if regular else np.array(np.nan)
-    return ForecastCalibration(held, np.append(distinct, np.inf), *settings, spacing)
+    steps, num_cells = None, None
+    cells: Any = None
+    if series is not None:
+        cells, num_cells = _places_of_series(frame, at, series), len(series)
+    elif by != "all":
+        expected = f"{horizon} steps in each path"
+        _check_rows(frame, at, paths.length == horizon, expected, paths.length)
+        origins = read_times(frame[cutoff], _column(frame, cutoff))
+        steps, explains = find_steps(times, origins, paths, horizon)
+        if not explains:
+            _steps_of_rows(frame, at, steps, times, paths, whole=True)
+        if by == "step":
+            cells, num_cells = paths.place, horizon
+        else:
+            # ceil(f H) = H - floor((1 - f) H), the rank of H - 1 scores at 1 - f.
+            share: Any = fraction
+            rank = levels.exact_rank(horizon - 1, 1 - levels.as_decimal(share))
+            by_path = values[paths.order].reshape(-1, horizon)
+            values = np.sort(by_path, axis=1)[:, rank - 1]
+            ids = ids[paths.order[::horizon]]
+    clusters = _names.cluster_codes(ids) if new_series else None
+    # Thresholds take less time where rows come sorted, in their cells.
+    order = np.lexsort((values,) if cells is None else (values, cells))
+    held = Held(
+        values=values[order],
+        groups=None if cells is None else cells[order],
+        num_groups=num_cells,
+        clusters=None if clusters is None else clusters[order],
+    )
+    return ForecastCalibration(
+        held=held,
+        scores=None,
+        by=by,
+        horizon=horizon,
+        series=series,
+        columns=(*at, yhat, scale),
+        steps=steps,
+    )
 
 
-def _column(frame, name):
-    """Returns a column as numpy; times of pandas with a zone would be slow objects."""
-    if (names := [*getattr(frame, "columns", ())]).count(name) != 1:
+def _column(frame: Any, name: str) -> np.ndarray:
+    """Returns a column as numpy, of dates with a zone those in UTC."""
+    columns = [*getattr(frame, "columns", ())]
+    if not columns or hasattr(frame, "collect"):  # a dict, or a frame without its rows
+        cure = ".collect() reads it" if columns else "pandas.DataFrame(columns) is one"
+        got = type(frame).__name__
+        raise ValueError(f"expected a frame of pandas or polars, got {got}; {cure}")
+    if columns.count(name) != 1:
         cure = "reset_index() makes columns of an index"
-        raise ValueError(f"expected one column {name!r}, got {names}; {cure}")
-    is_zoned = getattr(frame[name].dtype, "tz", None) is not None
-    return frame[name].to_numpy(**{"dtype": "datetime64[ns]"} if is_zoned else {})
+        if near := get_close_matches(name, {*map(str, columns)} - {name}, 1):
+            cure = f"did you mean {near[0]!r}?"
+        raise ValueError(f"expected one column {name!r}, got {columns}; {cure}")
+    has_zone = getattr(frame[name].dtype, "tz", None) is not None
+    # Times of pandas with a zone would be slow objects.
+    return frame[name].to_numpy(**{"dtype": "datetime64[ns]"} if has_zone else {})
 
 
 def _numbers(frame, at, name, bound=""):
     """Returns a column of finite numbers as float64; 1 where there are no scales."""
     values = _checks.numbers(name, [1.0] if name is None else _column(frame, name))
     fits = np.isfinite(values) & (values > (0 if bound else -np.inf))
-    cure = "; leave out its whole path: without one row the steps of others are wrong"
+    cure = "; leave out its whole path: all paths have the same steps"
     _check_rows(frame, at, fits, f"finite {name}{bound}", values, cure)
     return values
 
@@ -302,48 +363,67 @@ def _check_rows(frame, at, fits, expected, got, cure=""):
         raise ValueError(f"expected {expected}, got {got[i]} at {i}, {where}{cure}")
 
 
-def _paths(frame, at):
-    """Returns the rows path by path; step and length of path of each, and time before.
-
-    Each series and origin is a path. Steps count from 0. The time is that since the
-    step before, in seconds for dates, NaN for the first.
-    """
+def _paths(frame: Any, at: list[str]) -> tuple[Times, Paths]:
+    """Returns the times of rows and their paths; each series and origin is one."""
     id, time, *cutoff = at
-    times, path = _times(time, _column(frame, time)), np.zeros(1, int)
+    values = _column(frame, time)
+    if values.dtype == object or (values != values).any():
+        _names.cluster_codes(values, name=time)  # raises for a missing one
+    times = read_times(frame[time], values)
+    if times is None:
+        expected = f"{time} as dates (pandas.to_datetime), periods or numbers"
+        raise ValueError(f"expected {expected}, got text, or objects of several kinds")
+    path = np.zeros(len(times.values), int)
     for name in (id, *cutoff):
         codes = _names.cluster_codes(_column(frame, name), name=name).astype(int)
         path = path * (codes.max(initial=0) + 1) + codes
-    order = np.lexsort((times, path))
-    first = lambda v: np.append(True, v[1:] != v[:-1])[: len(v)]  # noqa: E731
-    new, later = first(path[order]), first(times[order])
-    start, number, back = np.flatnonzero(new), np.cumsum(new) - 1, np.argsort(order)
-    once, expected = (new | later)[back], f"each {time} once in a path"
-    _check_rows(frame, at, once, expected, _column(frame, time))
-    step, gaps = np.arange(len(order)) - start[number], np.diff(times[order])
-    gaps = gaps / np.timedelta64(1, "s") if gaps.dtype.kind == "m" else gaps
-    gaps = np.where(new, np.nan, np.append(np.nan, gaps)[: len(new)])[back]
-    return order, step[back], np.bincount(number)[number[back]], gaps
+    order = np.lexsort((times.values, path))
+    is_start = np.diff(path[order], prepend=-1) != 0
+    is_later = np.append(True, np.diff(times.values[order]).astype(bool))[: len(order)]
+    back = np.argsort(order)
+    once = (is_start | is_later)[back]
+    _check_rows(frame, at, once, f"each {time} once in a path", values)
+    start, number = np.flatnonzero(is_start), np.cumsum(is_start) - 1
+    paths = Paths(
+        order=order,
+        place=(np.arange(len(order)) - start[number])[back],
+        length=np.bincount(number)[number[back]],
+        first=order[start[number]][back],
+        origins_differ=bool((codes != codes[:1]).any()),
+    )
+    return times, paths
 
 
-def _times(name, times):
-    """Returns times as values of numpy that have their order."""
-    _names.cluster_codes(times, name=name)  # or one is missing
-    kinds = {*map(type, times.tolist())} if times.dtype.kind in "OU" else ()
-    if str in kinds:  # else dates or periods of Python
-        raise ValueError(f"expected {name} as dates (pandas.to_datetime), got text")
-    return np.unique(times, return_inverse=True)[1] if kinds else times
+def _steps_of_rows(
+    frame: Any, at: list[str], steps: Steps, times: Times, paths: Paths, whole: bool
+) -> np.ndarray:
+    """Returns the step of each row from 0, after checks; of whole paths its place."""
+    _, time, *cutoff = at
+    names, kinds, origins = [time], [times.kind], None
+    if steps.origin == "cutoff" and cutoff:
+        origins = read_times(frame[cutoff[0]], _column(frame, cutoff[0]))
+        names, kinds = [time, *cutoff], [times.kind, getattr(origins, "kind", "names")]
+    for name, kind in zip(names, kinds, strict=True):
+        if kind != steps.kind and len(paths.order):
+            expected = f"{name} as {steps.kind}, as calibrated"
+            raise ValueError(f"expected {expected}, got {kind}")
+    step, offsets = steps.steps(times, origins, paths)
+    fits = step == paths.place if whole else step >= 0
+    if not fits.all():
+        row = int(np.argmin(fits))
+        usual = [steps.told(known) for known in steps.offsets.T]
+        shown = ", ".join(usual if len(usual) < 5 else [*usual[:3], "...", usual[-1]])
+        in_a_row = ", in a row" if whole or not cutoff else ""
+        expected = f"{time} at a step that calibrated, {shown} ahead{in_a_row}"
+        got = {row: steps.told(offsets[:, row])}
+        _check_rows(frame, at, fits, expected, got, _CURE)
+    return step
 
 
-def _which(frame, at, by, paths, least, most, series):
-    """Returns which threshold is that of each row, as an index, after checks."""
-    _, step, length, _ = paths
-    if by == "series":
-        ids = _names.on_host(at[0], _column(frame, at[0]))
-        places = _names.equal_places(series, ids)
-        fits = places < len(series)
-        _check_rows(frame, at, fits, "series that calibrated", _names.as_list(ids))
-        return places
-    if by != "all":
-        expected = f"{'at most ' * (least < most)}{most} steps in each path"
-        _check_rows(frame, at, (least <= length) & (length <= most), expected, length)
-    return step if by == "step" else ...
+def _places_of_series(frame: Any, at: list[str], series: tuple[Any, ...]) -> np.ndarray:
+    """Returns the place of the series of each row among those that calibrated."""
+    ids = _names.on_host(at[0], _column(frame, at[0]))
+    places = _names.equal_places(series, ids)
+    is_known = places < len(series)
+    _check_rows(frame, at, is_known, "series that calibrated", _names.as_list(ids))
+    return places

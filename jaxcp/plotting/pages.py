@@ -110,6 +110,11 @@ def report(
     """
     if not callable(cp) or isinstance(cp, jaxcp.Predictor):
         raise ValueError(f"expected cp to be called with alpha, got {type(cp)}")
+    if isinstance(cp, jaxcp.frames.ForecastCalibration):
+        cure = "judge the columns of its ends with metrics.by_group or metrics.summary"
+        raise ValueError(
+            f"expected cp whose call returns sets, got one of frames; {cure}"
+        )
     base, named = cp, {}
     while (inner := getattr(base, "calibration", None)) is not None:
         base = inner

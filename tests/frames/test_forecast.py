@@ -1,5 +1,6 @@
 """Forecasts in long frames: definitions row by row, laws, types, refusals."""
 
+import dataclasses
 import datetime as dt
 import math
 from fractions import Fraction
@@ -15,6 +16,8 @@ import jaxcp
 from helpers import promised
 from jaxcp import frames, scores
 from jaxcp.frames import forecast
+from jaxcp.quantiles._cells import cell_thresholds
+from jaxcp.saving import _classes
 
 MODES = {
     "step": {"by": "step"},
@@ -336,7 +339,14 @@ WRONG = {
         r"one column 'unique_id', got .*; reset_index\(\) makes columns of an index",
     ),
     "no column": (changed(), {"cutoff": "c"}, "one column 'c', got .*'ds'"),
-    "no frame": ({"y": 1}, {}, "one column 'ds', got"),
+    "a dict": ({"y": 1}, {}, r"a frame .*, got dict; pandas.DataFrame\(columns\) is"),
+    "typo": (
+        changed().rename(columns={"m": "lgbm"}),
+        {"yhat": "lgmb"},
+        "did you mean 'lgbm'",
+    ),
+    "target": (changed(), {"yhat": "y"}, r"expected y and yhat .*as two columns, got"),
+    "target as scale": (changed(), {"scale": "y"}, "expected y and yhat"),
     "no rows": (changed()[:0], {}, "the number of rows as an int >= 1, got 0"),
     "twice": (pd.concat([changed(), changed()[:1]]), {}, "each ds once in a path"),
     "scale": (changed(s=0.0), {"scale": "s"}, "expected finite s > 0, got 0.0 at 0"),
@@ -354,7 +364,7 @@ WRONG = {
 def test_what_cannot_be_right_is_refused(name):
     frame, options, words = WRONG[name]
     with pytest.raises(ValueError, match=words):
-        forecast(frame, yhat="m", **options)
+        forecast(frame, **{"yhat": "m"} | options)
 
 
 def test_gaps_are_no_matter_where_steps_are_not():
@@ -365,7 +375,6 @@ def test_gaps_are_no_matter_where_steps_are_not():
 @pytest.mark.parametrize("kind", ["hours", "numbers", "days of a zone", "months"])
 @pytest.mark.parametrize("by", ["step", "path"])
 def test_a_gap_in_a_new_path_is_noticed(kind, by, tmp_path):
-    """Where steps are equally far apart: months are not, and nothing is known."""
     times = {
         "hours": pd.date_range("2026-03-01", periods=30, freq="h"),
         "numbers": pd.Series(range(0, 300, 10)),
@@ -380,11 +389,8 @@ def test_a_gap_in_a_new_path_is_noticed(kind, by, tmp_path):
     cp = jaxcp.load(tmp_path / "cp.npz")
     assert np.isfinite(cp(new, 0.3)["m-lo-70"]).all()
     gap = new.assign(ds=[*times[8:10], times[11]] * 6)
-    if kind == "months":
-        assert_array_equal(cp(gap, 0.3)["m-lo-70"], cp(new, 0.3)["m-lo-70"])
-        return
-    apart = {"hours": "3600 apart, as calibrated, got 7200.0", "numbers": "10 apart"}
-    with pytest.raises(ValueError, match=apart.get(kind, "86400 apart")):
+    told = {"hours": "3 hours", "numbers": "30", "months": "3 months"}
+    with pytest.raises(ValueError, match=f"got {told.get(kind, '72 hours')} at 2"):
         cp(gap, 0.3)
     every = forecast(past, yhat="m", by="all")
     assert np.isfinite(every(gap, 0.3)["m-lo-70"]).all()
@@ -409,8 +415,16 @@ def test_new_forecasts_that_cannot_be_right_are_refused():
         forecast(past, yhat="m", by="series")(new[:3].assign(unique_id="z"), 0.1)
     with pytest.raises(ValueError, match=r"alpha in \(0, 1\)"):
         cp(new, 90)
+    with pytest.raises(ValueError, match="alpha as one level or several, got none"):
+        cp(new, [])
     with pytest.raises(TypeError, match="expected alpha"):
         cp(new)
+
+
+def test_a_report_of_forecasts_names_the_cure():
+    cp = forecast(panel(), yhat="m")
+    with pytest.raises(ValueError, match=r"got one of frames; .* metrics.by_group"):
+        jaxcp.report(cp, panel(), panel().y, 0.1)
 
 
 @each_mode
@@ -421,6 +435,45 @@ def test_saved_and_loaded(name, tmp_path):
     pd.testing.assert_frame_equal(again(panel(), 0.1), cp(panel(), 0.1))
     leaves, structure = jax.tree.flatten(cp)
     assert isinstance(jax.tree.unflatten(structure, leaves), frames.ForecastCalibration)
+
+
+@each_mode
+def test_files_of_version_0_3_give_whole_paths_what_they_gave(name):
+    cp = forecast(panel(), yhat="m", **MODES[name])
+    fields = {f.name: getattr(cp, f.name) for f in dataclasses.fields(cp)}
+    del fields["steps"]
+    distinct, places = np.unique(cp.held.values, return_inverse=True)
+    fields["held"] = dataclasses.replace(cp.held, values=jnp.asarray(places))
+    fields |= {"scores": np.append(distinct, np.inf), "spacing": np.array(np.nan)}
+    older = _classes.made(frames.ForecastCalibration, fields)
+    pd.testing.assert_frame_equal(older(panel(), 0.1), cp(panel(), 0.1))
+    if MODES[name]["by"] in ("step", "path"):
+        with pytest.raises(ValueError, match="expected 3 steps in each path, got 2"):
+            older(panel()[1:], 0.1)
+
+
+def test_nothing_is_compiled(programs):
+    """However long a panel is."""
+    for options in MODES.values():
+        for length in (31, 32, 33):
+            past = panel(origins=[length, 3, 4])
+            cp = forecast(past, yhat="m", **options)
+            cp(past.drop(columns="y"), [0.1, 0.3])
+            cp.quantile(Fraction(1, 3))
+    assert not programs
+
+
+def test_clusters_of_many_sizes_are_counted_in_fractions():
+    """In floats a third of them is on the wrong side."""
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        rows = rng.integers(1, 8, size=int(rng.integers(1, 12)))
+        clusters = np.repeat(np.arange(len(rows)), rows)
+        scores = rng.integers(0, 12, len(clusters)).astype(float)
+        by_cluster = {k: scores[clusters == k].tolist() for k in set(clusters.tolist())}
+        for alpha in (Fraction(1, 3), Fraction(1, 4), Fraction(2, 5), Fraction(1, 10)):
+            q = cell_thresholds(scores, 0 * clusters, 1, alpha, clusters)
+            assert q == _threshold(by_cluster, alpha, new_series=True)
 
 
 class Column:
@@ -468,5 +521,7 @@ def test_polars():
         out = forecast(other, yhat="m", **options)(other.drop("y"), 0.1)
         assert out.drop("m-lo-90", "m-hi-90").equals(other.drop("y"))
         assert_array_equal(out["m-hi-90"].to_numpy(), expected["m-hi-90"])
+    with pytest.raises(ValueError, match=r"got LazyFrame; .collect\(\) reads it"):
+        forecast(other.lazy(), yhat="m")
     with pytest.raises(ValueError, match="expected finite y, got nan at 0"):
         forecast(other.with_columns(y=polars.lit(None, polars.Float64)), yhat="m")
