@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from jaxcp._batching import on_device, on_host
 from jaxcp._numbers import rounded_up
-from jaxcp._tree import check_process, is_ours
+from jaxcp._tree import EXACT, check_process, is_ours
 from jaxcp.typing import PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -161,6 +161,7 @@ def _as_tree(name, tree):
 
 
 def _as_array(name, x):
+    x = float(x) if isinstance(x, EXACT) else x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
         return jax.device_put(x)  # without a type of its own, it takes its company's
     x = x if isinstance(x, Array) else as_numpy(name, x)

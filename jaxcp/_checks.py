@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from decimal import Decimal
-from fractions import Fraction
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -16,7 +14,7 @@ from jax import Array
 
 from jaxcp._arrays import as_array, as_arrays, as_groups, as_numpy, is_concrete
 from jaxcp._numbers import as_float
-from jaxcp._tree import check_process
+from jaxcp._tree import EXACT, check_process
 from jaxcp.typing import ArrayLike, PyTree
 
 _FEW = 2**15  # numbers that are copied sooner than a program is compiled for them
@@ -241,17 +239,23 @@ def numbers(name: str, values: Any, shape: Any = None) -> np.ndarray:
     return values.astype(float)
 
 
-def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
-    """Raises ValueError unless `value` is one number, and valid where it is known."""
+def check_number(
+    name: str, value: Any, valid: Callable | None = None, bounds: str = ""
+) -> Any:
+    """Returns one number, valid where it is known; ValueError for others.
+
+    A Fraction or Decimal, which jax has no type for, becomes a float.
+    """
+    value = float(value) if isinstance(value, EXACT) else value
     check_scalars(**{name: value})
-    check_values(valid, f"{name} {bounds}", value)
+    if valid is not None:
+        check_values(valid, f"{name} {bounds}", value)
+    return value
 
 
 def share(name: str, value: Any) -> Any:
-    """Returns one number in (0, 1); ValueError for others. Fractions become floats."""
-    value = float(value) if isinstance(value, Fraction | Decimal) else value
-    check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
-    return value
+    """Returns one number in (0, 1); ValueError for others."""
+    return check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
 
 
 def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:

@@ -151,7 +151,7 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
       (Array([0.25, 0.5 ], dtype=float32), Array([0.75, 0.9 ], dtype=float32))
     """
     bounded = lambda g: (g >= 1) & (g < np.inf)  # noqa: E731
-    _checks.check_number("gamma", gamma, bounded, "in [1, inf)")
+    gamma = _checks.check_number("gamma", gamma, bounded, "in [1, inf)")
     column = _propensities(propensity, np.ndim(propensity))
     e = taking.one_row(propensity=column)["propensity"]
     return e / (1 + (gamma - 1) * (1 - e)), gamma * e / (1 + (gamma - 1) * e)

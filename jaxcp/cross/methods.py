@@ -779,7 +779,9 @@ def split_conformal_fit(
 
 
 def _num_train(share, n):
-    _checks.check_number("share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)")
+    share = _checks.check_number(
+        "share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)"
+    )
     return min(max(round(float(share) * n), 1), n - 1)
 
 

@@ -330,7 +330,7 @@ def influence_conformal(
     expected = "a learners.GradientLearner, whose loss is the score"
     _checks.check_kind(expected, learner, GradientLearner, cure)
     rows = fitting.fitted_rows(key, learner, x, y, None, mask, batch_size)
-    _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
+    damping = _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
     if num_labels is not None:
         _checks.check_count("num_labels", num_labels, 2)
         if grid is not None:

@@ -93,7 +93,9 @@ class Difficulty:
     def __post_init__(self) -> None:
         _checks.check_one_of("kind", self.kind, ("knn", "model", "spread"))
         _checks.check_count("num_neighbors", self.num_neighbors, 1)
-        _checks.check_number("beta", self.beta, lambda b: (b > 0) & (b < np.inf), "> 0")
+        positive = lambda b: (b > 0) & (b < np.inf)  # noqa: E731
+        beta = _checks.check_number("beta", self.beta, positive, "> 0")
+        object.__setattr__(self, "beta", beta)
         if self.kind == "model":
             _hosting.check_model(self.model, needs_predict=True)
         members = self._members()

@@ -200,7 +200,9 @@ def density_ratio(
       ((400,), (200,), True)
     """
     _checks.check_key(key)
-    _checks.check_number("clip", clip, lambda c: (c > 0) & (c < 0.5), "in (0, 0.5)")
+    clip = _checks.check_number(
+        "clip", clip, lambda c: (c > 0) & (c < 0.5), "in (0, 0.5)"
+    )
     if isinstance(learner, FitsOnHost):
         check_untraced(learner, key, x, new_x)
         x, new_x = map(as_rows, (x, new_x))

@@ -252,7 +252,7 @@ def plot_sensitivity(
       >>> ax = plot_sensitivity(gammas, ends)  # 0 is in from Gamma = 2 on
     """
     gammas = _axes.as_numbers("gammas", gammas).ravel()
-    _checks.check_number("finding", finding, lambda v: v == v, "without NaN")
+    finding = _checks.check_number("finding", finding, lambda v: v == v, "without NaN")
     given: Any = sets
     if is_line := not is_ours(type(given)) and np.ndim(given) == 1:
         given = _axes.as_numbers("sets", given)

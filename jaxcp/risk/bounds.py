@@ -36,8 +36,9 @@ Method = Literal["hoeffding_bentkus", "binomial", "betting"]
 def losses_and_rows(losses, where, bound, method):
     """Returns losses, which rows count and the bound, or raises ValueError."""
     _checks.check_one_of("method", method, _P_VALUES)
-    bound = float(bound) if isinstance(bound, Fraction | Decimal) else bound
-    _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
+    bound = _checks.check_number(
+        "bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0"
+    )
     losses = as_array("losses", losses)
     where = None if where is None else _checks.flags("where", where)
     for name, value in (("losses", losses), ("where", where)):

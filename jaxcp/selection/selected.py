@@ -518,13 +518,13 @@ def _chosen(rule, numbers, below, preds, budget):
 
 def _is_null(rule, y):
     """Returns whether y <= c, as of a NaN, shape (n,)."""
-    _check("threshold", rule.threshold)
+    _number("threshold", rule.threshold)
     _checks.check_vectors(y=(y := without_axis(y, 1)))
     return ~(y > rule.threshold)
 
 
-def _check(name, number):
-    _checks.check_number(name, number, lambda v: v == v, "that is not NaN")
+def _number(name: str, value: Any) -> Any:
+    return _checks.check_number(name, value, lambda v: v == v, "that is not NaN")
 
 
 def calibrate_selected(
@@ -689,8 +689,7 @@ def above(c: Number, *, by: Callable | None = None) -> SelectionRule:
       >>> cp(jnp.array([5.0, 4.0]), alpha=0.4).selected
       Array([ True, False], dtype=bool)
     """
-    _check("c", c)
-    return Above(c, by)
+    return Above(_number("c", c), by)
 
 
 def by_p_values(
@@ -750,7 +749,7 @@ def by_p_values(
       >>> cp(jnp.array([5.0, 4.0]), alpha=0.4).selected
       Array([ True,  True], dtype=bool)
     """
-    _check("threshold", threshold)
+    threshold = _number("threshold", threshold)
     _checks.check_scalars(level=(level := as_alpha(level, "level")))
     if not isinstance(level, Array):  # a third is the next float above it
         near = float(level.item())

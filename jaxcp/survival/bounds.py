@@ -170,7 +170,7 @@ def calibrate_lower(
       >>> cp(jnp.array([4.0, 5.0]), 0.4, probability=half[:2]).lower.round(2)
       Array([3., 4.], dtype=float32)
     """
-    _checks.check_number("cutoff", cutoff, lambda c: c == c, "without NaN")
+    cutoff = _checks.check_number("cutoff", cutoff, lambda c: c == c, "without NaN")
     columns = {"time": _checks.scores(time), "censoring": _checks.scores(censoring)}
     columns |= {"probability": _checks.vector(probability), "mask": _checks.mask(mask)}
     _, times, censoring, p, mask = _checks.rows(preds=preds, **columns)
