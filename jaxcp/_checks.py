@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, NamedTuple
@@ -15,8 +17,10 @@ from jax import Array
 from jaxcp._arrays import as_array, as_arrays, as_groups, as_numpy, is_concrete
 from jaxcp._numbers import as_float
 from jaxcp._tree import EXACT, check_process
+from jaxcp.checking.captured import is_library
 from jaxcp.typing import ArrayLike, PyTree
 
+_WARNS = "with_alpha.<locals>.checked"
 _FEW = 2**15  # numbers that are copied sooner than a program is compiled for them
 
 
@@ -292,17 +296,46 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
         raise ValueError(f"expected {name} of shape {expected}, got {got}")
 
 
-def with_alpha(call: Any) -> Any:
-    """Returns a call for sets that says what alpha is, where it is left out."""
+def with_alpha(call: Any, place: int = 1, of_losses: bool = False) -> Any:
+    """Returns a call for sets that says what alpha is: left out, or above a half.
+
+    `place` is that of alpha among the arguments. Levels `of_losses` may be large.
+    """
 
     @functools.wraps(call)
     def checked(self, *args, **options):
-        if len(args) < 2 and "alpha" not in options:
+        if len(args) <= place and "alpha" not in options:
             got = ", ".join(options) or "none"
             raise TypeError(f"expected alpha (1 - confidence) as a number, got {got}")
+        alpha = args[place] if len(args) > place else options["alpha"]
+        if not of_losses and (type(alpha) is not float or alpha > 0.5):
+            warn_of_misses(alpha)
         return call(self, *args, **options)
 
     return checked
+
+
+def warn_of_misses(alpha: Any) -> None:
+    """Warns where a known alpha is above a half, at the line that asks for the sets."""
+    if not is_concrete(alpha):
+        return
+    try:
+        largest = max(float(level) for level in np.ravel(alpha))
+    except (TypeError, ValueError):  # no numbers, which are refused in words
+        return
+    if not 0.5 < largest < 1:
+        return
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None and is_library(frame.f_globals.get("__name__", "")):
+        if depth > 1 and frame.f_code.co_qualname == _WARNS:  # around this call
+            return
+        frame, depth = frame.f_back, depth + 1
+    covered, missed = (f"{100 * v:.4g} %" for v in (1 - largest, largest))
+    warnings.warn(
+        f"sets that cover {covered}: alpha is the share of misses; for sets that cover "
+        f"{missed} say alpha={1 - largest:.4g}",
+        stacklevel=depth + 1,
+    )
 
 
 def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> None:

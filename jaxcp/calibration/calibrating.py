@@ -79,6 +79,7 @@ class SplitConformal(Calibrated):
     def _claim(self, delta):
         return self.calibration._claim(delta)
 
+    @partial(_checks.with_alpha, place=0)
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, of inputs, without rows: `Calibration.at`."""
         found = self.calibration.at(alpha, delta=delta)

@@ -50,6 +50,7 @@ class ConditionalCalibration(Rule):
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,

@@ -56,6 +56,7 @@ class Thresholds(Scored):
         context = taking.one_row(**self._declared(context, lead=0))
         return self._quantile(alpha, delta, u, context)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -68,6 +69,7 @@ class Thresholds(Scored):
         u = context.pop("u", None)
         return self._sets(preds, alpha, delta=delta, u=u, **self._declared(context))
 
+    @partial(_checks.with_alpha, place=0)
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, without the rows: a `Predictor`.
 

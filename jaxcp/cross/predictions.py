@@ -196,6 +196,7 @@ class CrossCalibration(Calibrated):
         args = self._check(preds, alpha, groups, test_weights)
         return self.named(_votes.plus_at(self, plans.Recorded(), *args))
 
+    @_checks.with_alpha
     def minmax(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
@@ -294,6 +295,7 @@ class CrossCalibration(Calibrated):
         found = tuple(CrossCertificate(n, k, *known) for n, k in each)
         return found if self.calibration.held.shape else found[0]
 
+    @_checks.with_alpha
     def naive(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the sets of a fit on all rows: the jackknife, f(x) -/+ q.
 
@@ -557,6 +559,7 @@ class CrossConformal(Calibrated):
         sets = _votes.plus_at(*self._check(x, alpha, groups, test_weights))
         return self.calibration.named(sets)
 
+    @_checks.with_alpha
     def minmax(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
@@ -602,6 +605,7 @@ class CrossConformal(Calibrated):
         """
         return self.calibration.certificate(alpha, minmax=minmax)
 
+    @_checks.with_alpha
     def naive(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the sets of the fit on all rows: the jackknife, f(x) -/+ q.
 

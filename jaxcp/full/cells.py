@@ -239,6 +239,7 @@ class DiscretizedConformal(fitting.Levels):
     components: tuple[int, ...] = static(default=())
     batch_size: int | None = static(default=None)
 
+    @_checks.with_alpha
     def __call__(
         self, x_new: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
     ) -> Intervals:

@@ -178,6 +178,7 @@ class InfluenceConformal:
     num_labels: int | None = static(default=None)
     batch_size: int | None = static(default=None)
 
+    @_checks.with_alpha
     def __call__(self, x: PyTree, alpha: ArrayLike) -> LabelSet | Intervals:
         """Returns the prediction sets at new inputs.
 

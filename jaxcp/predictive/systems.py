@@ -55,6 +55,7 @@ class PredictiveSystem:
 
     calibration: Any
 
+    @_checks.with_alpha
     def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the interval between two quantiles, at alpha / 2 a side.
 

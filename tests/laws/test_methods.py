@@ -1,5 +1,7 @@
 """What every method keeps, in whichever way it is called: methods x laws."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+import methods
 from jaxcp.sets import LabelSet
-from methods import ALPHA, METHODS, WITH_LEVELS, M, N, context, of
+from methods import ABSOLUTE, ALPHA, METHODS, WITH_LEVELS, M, N, context, of
 
 
 def law(name):
@@ -51,6 +54,38 @@ def test_other_rows_and_levels_trace_nothing(name):
     data = method.data(seed=1)
     with jax.no_tracing():
         method.run(*data, 0.4)
+
+
+@law("large levels")
+def test_sets_that_mostly_miss_come_with_one_warning_at_the_line_that_asks(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    value = method.make(rows)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for alpha in (0.9, 0.9, 0.5):
+            found = method.ask(value, test, alpha)
+    assert bool(caught) == ("sets" in found or name == "Bayes")
+    assert len({warning.lineno for warning in caught}) == len(caught)
+    for warning in caught:
+        assert warning.filename == methods.__file__
+        assert "sets that cover 10 %" in str(warning.message)
+
+
+def test_calls_inside_of_calls_warn_once_and_traced_levels_never():
+    rows = METHODS["split"].data()[0]
+    preds, y = rows["preds"], rows["y"]
+    cp = jaxcp.calibrate(ABSOLUTE, preds, y)
+    split = jaxcp.split_conformal(lambda _, x: x, None, ABSOLUTE, preds, y)
+    for call in [lambda a: cp(preds, a), lambda a: split(preds, alpha=a), split.at]:
+        with pytest.warns(UserWarning, match="say alpha=0.25") as caught:
+            call(np.float32(0.75))
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(0.5)
+            if call != split.at:
+                jax.jit(call)(0.75)
 
 
 @law("gradients")
