@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxcp._arrays import as_array, as_arrays, as_groups, as_numpy, is_concrete
+from jaxcp._arrays import (
+    as_array,
+    as_arrays,
+    as_groups,
+    as_numpy,
+    is_array_like,
+    is_concrete,
+)
 from jaxcp._numbers import as_float
-from jaxcp._tree import EXACT, check_process
+from jaxcp._tree import EXACT, check_process, is_ours
 from jaxcp.checking.captured import is_library
 from jaxcp.typing import ArrayLike, PyTree
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 _WARNS = "with_alpha.<locals>.checked"
 _FEW = 2**15  # numbers that are copied sooner than a program is compiled for them
 
@@ -296,11 +306,84 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
         raise ValueError(f"expected {name} of shape {expected}, got {got}")
 
 
-def with_alpha(call: Any, place: int = 1, of_losses: bool = False) -> Any:
+_ROWS = {"preds", "x", "x_new", "sets", "probs", "draws", "scores", "losses", "effects"}
+_ROWS |= {"y", "groups", "labels", "features", "anchors", "u", "missing", "where"}
+_ROWS |= {"weights", "calibration_weights", "test_weights", "clusters", "mask", "sizes"}
+_ROWS |= {"treated", "propensity", "time", "event", "censoring", "probability"}
+_ROWS |= {"rates", "control", "treatment", "residuals", "confidence", "p0", "p1"}
+
+
+def by_labels(call: _Call, only: Iterable[str] = frozenset(_ROWS)) -> _Call:
+    """Returns a call whose rows are in one order: that of the first with labels.
+
+    `only` names the arguments that have a row for each of the same things.
+    """
+    names = [*inspect.signature(call).parameters]
+
+    @functools.wraps(call)
+    def in_order(*args: Any, **options: Any) -> Any:
+        if (pandas := sys.modules.get("pandas")) is not None:
+            kinds = pandas.Series, pandas.DataFrame
+            first: dict[str, Any] = {}  # the name and the labels of the first
+            args = tuple(
+                _like_first(name, value, first, kinds) if name in only else value
+                for name, value in itertools.zip_longest(names[: len(args)], args)
+            )
+            for name in (*names, *options):  # predictions before what comes with them
+                if name in only and name in options:
+                    options[name] = _like_first(name, options[name], first, kinds)
+        return call(*args, **options)
+
+    vars(in_order)["by_labels"] = frozenset(only)
+    return cast(_Call, in_order)
+
+
+def _like_first(name: str, rows: Any, first: dict[str, Any], kinds: tuple) -> Any:
+    """Returns rows in the order of the labels of the first, which may be these."""
+    if not _has_labels(rows, kinds):
+        return rows
+    if not isinstance(rows, kinds):
+        in_order = functools.partial(_like_first, name, first=first, kinds=kinds)
+        return jax.tree.map(in_order, rows, is_leaf=is_array_like)
+    first_name, labels = first.setdefault("labels", (name, rows.index))
+    if rows.index is labels or len(rows) != len(labels) or rows.index.equals(labels):
+        return rows  # other lengths are refused where they are compared
+    got = "labels that repeat, in another order"
+    if labels.is_unique and rows.index.is_unique:
+        places = rows.index.get_indexer(labels)
+        if (places >= 0).all():
+            return rows.iloc[places]
+        got = f"none for {labels[places < 0].tolist()[0]!r}"
+    raise ValueError(
+        f"expected {name} with the labels of {first_name}, in any order, got {got}; "
+        f"{name}.to_numpy() takes rows by position"
+    )
+
+
+def _has_labels(rows: Any, kinds: tuple) -> bool:
+    """Returns whether rows, or arrays inside of them, are of pandas."""
+    if isinstance(rows, kinds) or hasattr(rows, "dtype"):
+        return isinstance(rows, kinds)
+    parts: Iterable[Any] = ()
+    if isinstance(rows, tuple | list):
+        parts = rows if isinstance(rows, tuple) else rows[:1]
+    elif isinstance(rows, dict) or is_ours(type(rows)):
+        parts = (rows if isinstance(rows, dict) else vars(rows)).values()
+    return any(_has_labels(part, kinds) for part in parts)
+
+
+def with_alpha(
+    call: Any,
+    place: int = 1,
+    of_losses: bool = False,
+    only: Iterable[str] = frozenset(_ROWS),
+) -> Any:
     """Returns a call for sets that says what alpha is: left out, or above a half.
 
-    `place` is that of alpha among the arguments. Levels `of_losses` may be large.
+    `place` is that of alpha among the arguments. Levels `of_losses` may be large. Rows
+    are taken `by_labels`.
     """
+    call = by_labels(call, only)
 
     @functools.wraps(call)
     def checked(self, *args, **options):

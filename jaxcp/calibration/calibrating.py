@@ -89,11 +89,13 @@ class SplitConformal(Calibrated):
         """Returns the threshold at alpha, of each group: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
+    @_checks.by_labels
     def p_values(self, x: PyTree, y: ArrayLike | None = None, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
         preds = predictions(self.predict, self.params, x)
         return self.calibration.p_values(preds, y, **context)
 
+    @_checks.by_labels
     def extended(self, x: PyTree, y: ArrayLike, *groups: Any, **rows: Any) -> Self:
         """Returns the same with further rows of calibration: `Calibration.extended`.
 
@@ -108,6 +110,7 @@ class SplitConformal(Calibrated):
         return dataclasses.replace(self, calibration=self.calibration.latest(n))
 
 
+@_checks.by_labels
 def split_conformal(
     predict: Predict,
     params: PyTree,
@@ -212,6 +215,7 @@ def predicted(predict: Predict, params: PyTree, x: PyTree) -> PyTree:
     return predictions(predict, params, x)
 
 
+@_checks.by_labels
 def calibrate(
     score: Score,
     preds: PyTree = None,
@@ -326,6 +330,7 @@ def calibrate(
     return taking.clustered(by_batches(of_rows, batches, **rows), clusters)
 
 
+@_checks.by_labels
 def calibrate_groups(
     score: Score,
     preds: PyTree = None,

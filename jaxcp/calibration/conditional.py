@@ -96,6 +96,7 @@ class ConditionalCalibration(Rule):
         columns = self._declared({"features": features})
         return self._sets(preds, alpha, u=u, **columns)
 
+    @_checks.by_labels
     def dual(
         self, preds: PyTree, y: ArrayLike, alpha: ArrayLike, *, features: ArrayLike
     ) -> Array:
@@ -190,6 +191,7 @@ def _duals_of(rule, fits, preds, y, context):
     return rule._each(one, context, *widened((preds, y)))
 
 
+@_checks.by_labels
 def calibrate_conditional(
     score: Score,
     preds: PyTree,

@@ -185,6 +185,7 @@ def _last_kept(n, values, rank, count):
     return jnp.where(holds(after), after, last)
 
 
+@_checks.by_labels
 def calibrate_local(
     score: Score,
     preds: PyTree,

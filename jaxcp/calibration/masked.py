@@ -148,6 +148,7 @@ class MaskedCalibration:
         _checks.check_scalars(alpha=alpha)
         return calibration(preds, alpha, groups=groups, delta=delta, u=u)
 
+    @_checks.by_labels
     def p_values(
         self, x: ArrayLike, y: Any = None, *, missing: Any = None, u: Any = None
     ) -> Array:
@@ -206,6 +207,7 @@ class MaskedCalibration:
         return jax.tree.map(lambda *v: jnp.concatenate(v), *parts)
 
 
+@_checks.by_labels
 def calibrate_masked(
     predict: Predict,
     params: PyTree,

@@ -327,6 +327,7 @@ class Rule(Thresholds):
             return self.held.effective_size()
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
+    @_checks.by_labels
     def p_values(self, preds: PyTree, y: Any = None, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
 

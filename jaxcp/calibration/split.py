@@ -79,6 +79,7 @@ class _OfScores(Rule):
             held = dataclasses.replace(held, clusters=codes).of_clusters()
         return self._of(held)
 
+    @_checks.by_labels
     def extended(
         self,
         preds: PyTree,
@@ -429,6 +430,7 @@ class Calibration(_OfScores):
         """
         return self.held.certificate(self.score, alpha, delta)
 
+    @_checks.by_labels
     def p_values(
         self,
         preds: PyTree,
@@ -651,6 +653,7 @@ class GroupCalibration(_OfScores):
         columns = self._columns(preds, groups, test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, **columns)
 
+    @_checks.by_labels
     def p_values(
         self,
         preds: PyTree,

@@ -157,6 +157,7 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
     return e / (1 + (gamma - 1) * (1 - e)), gamma * e / (1 + (gamma - 1) * e)
 
 
+@_checks.by_labels
 def calibrate_outcome(
     score: Score,
     preds: PyTree,
@@ -252,6 +253,7 @@ def calibrate_outcome(
     return OutcomeCalibration(score, held, int(arm), target, shapes, names)
 
 
+@_checks.by_labels
 def effect_sets(
     control: Interval, treatment: Interval, y: ArrayLike, treated: ArrayLike
 ) -> Interval:
@@ -314,6 +316,7 @@ def _effects(control, treatment, y, treated):
     return Interval(lower, upper)
 
 
+@_checks.by_labels
 def calibrate_effect(
     score: Score,
     preds: PyTree,

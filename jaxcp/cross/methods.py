@@ -170,6 +170,7 @@ def _fit_together(key, learner, x, y, weights, left_out, batch_size):
     return fits, left_out.of_rows(fits, x)
 
 
+@_checks.by_labels
 def cross_conformal(
     key: Array,
     learner: AnyLearner,
@@ -255,6 +256,7 @@ def cross_conformal(
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
+@_checks.by_labels
 def jackknife_plus(
     key: Array,
     learner: AnyLearner,
@@ -367,6 +369,7 @@ def jackknife_plus(
     return carry_out(plan, key, learner, score, rows, *known, codes)
 
 
+@_checks.by_labels
 def cv_plus(
     key: Array,
     learner: AnyLearner,
@@ -504,6 +507,7 @@ def _partition_by(key, folds, num_folds):
     return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
 
 
+@_checks.by_labels
 def jackknife_plus_after_bootstrap(
     key: Array,
     learner: AnyLearner,
@@ -578,6 +582,7 @@ def jackknife_plus_after_bootstrap(
     return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
 
+@_checks.by_labels
 def enbpi(
     key: Array,
     learner: AnyLearner,
@@ -682,6 +687,7 @@ class OneFit:
     params: PyTree
 
 
+@_checks.by_labels
 def split_conformal_fit(
     key: Array,
     learner: AnyLearner,
@@ -858,6 +864,7 @@ class QuantileFit:
         return leaves[0][0]
 
 
+@_checks.by_labels
 def fit_quantile(
     key: Array, learner: AnyLearner, score: Score, preds: PyTree, y: ArrayLike, x: Any
 ) -> QuantileFit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +29,9 @@ from jaxcp.quantiles.levels import conformal_rank, one_alpha
 from jaxcp.scores import inputs
 from jaxcp.sets import Intervals
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+
+# What has a row for each row or test point: predictions of fits have them second.
+_ROWS = "y", "groups", "clusters", "weights", "mask", "test_weights"
 
 
 def check_held_out(held_out: Any, mask: Any) -> tuple[Array, Array | None]:
@@ -132,7 +136,7 @@ class CrossCalibration(Calibrated):
         """
         return self.calibration.quantile(alpha, test_weight=test_weight)
 
-    @_checks.with_alpha
+    @partial(_checks.with_alpha, only=_ROWS)
     def __call__(
         self,
         preds: PyTree,
@@ -196,7 +200,7 @@ class CrossCalibration(Calibrated):
         args = self._check(preds, alpha, groups, test_weights)
         return self.named(_votes.plus_at(self, plans.Recorded(), *args))
 
-    @_checks.with_alpha
+    @partial(_checks.with_alpha, only=_ROWS)
     def minmax(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
@@ -344,6 +348,7 @@ class CrossCalibration(Calibrated):
         """
         return self.aggregate_of(plans.Recorded(), self._preds(preds), alpha)
 
+    @partial(_checks.by_labels, only=_ROWS)
     def predictive(
         self,
         preds: PyTree,
@@ -667,6 +672,7 @@ class CrossConformal(Calibrated):
         return self.calibration, source, x, *self.calibration.level_and_context(*known)
 
 
+@partial(_checks.by_labels, only=_ROWS)
 def cross_calibrate(
     score: Score,
     preds: PyTree,

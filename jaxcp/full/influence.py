@@ -218,6 +218,7 @@ class InfluenceConformal:
         """The rows, which all count alike."""
         return Held(self.fit.losses, mask=self.mask)
 
+    @_checks.by_labels
     def p_values(self, x: PyTree, y: ArrayLike) -> Array:
         """Returns how exceptional targets at inputs are, shape (m,).
 
@@ -247,6 +248,7 @@ class InfluenceConformal:
             return _p_values(self, x, y)
 
 
+@_checks.by_labels
 def influence_conformal(
     key: Array,
     learner: GradientLearner,

@@ -105,6 +105,7 @@ class Difficulty:
             expected = "a fitted ensemble with a list estimators_, or a list of models"
             raise ValueError(f"expected {expected}, got {type(self.model).__name__}")
 
+    @_checks.by_labels
     def fit(self, x: Any, y: Any = None, *, residuals: Any = None) -> Difficulty:
         """Returns the difficulty fitted to rows of training.
 

@@ -22,6 +22,7 @@ from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, Number, PyTree
 _STEPS = 5000  # of EM, at most
 
 
+@_checks.by_labels
 def label_ratio(
     probs: ArrayLike,
     y: ArrayLike,

@@ -52,6 +52,7 @@ def coverage(count: Count, sets: Set | ArrayLike, y: ArrayLike) -> Array:
     return mean(_sets.is_covered(sets, y), count)
 
 
+@_checks.by_labels
 def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns which targets lie in their sets: 1(y in C) for each row.
 

@@ -190,6 +190,7 @@ class Stream(ABC):
         return state
 
 
+@_checks.by_labels
 def run(
     method: Online,
     state: PyTree,
@@ -297,6 +298,7 @@ def run(
     return _run(method, state, preds, y, rank)
 
 
+@_checks.by_labels
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
     """Returns scores of the past as floats, NaN where there is none."""
     scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))

@@ -18,6 +18,7 @@ from jaxcp.typing import ArrayLike, HasEnds, HasPieces, Set
 _PLACES = 5000  # of a band, several to a pixel
 
 
+@_checks.by_labels
 def plot_intervals(
     x: ArrayLike,
     sets: Set | ArrayLike,
@@ -142,6 +143,7 @@ def _draw_bars(ax, rows, look, most):
     return [ax.vlines(x[row], lower[row, piece], upper[row, piece], **look)]
 
 
+@_checks.by_labels
 def plot_widths(
     x: ArrayLike,
     sets: Set | ArrayLike,

@@ -30,6 +30,7 @@ from jaxcp.typing import ArrayLike, AxisName, Number
 _DIGIT = 16
 
 
+@_checks.by_labels
 def kth_smallest(
     x: ArrayLike,
     k: ArrayLike,
@@ -84,6 +85,7 @@ def kth_smallest(
     return _kth_smallest(x, k.astype(int), where, axis_name, nearest)
 
 
+@_checks.by_labels
 def weighted_select(
     x: ArrayLike, weights: ArrayLike, target: Number, *, axis_name: AxisName = None
 ) -> Array:

@@ -384,6 +384,7 @@ def _float_type(losses):
     return at_least_single(as_float(losses[:0])).dtype
 
 
+@_checks.by_labels
 def upper_bound(
     losses: ArrayLike,
     delta: ArrayLike,
@@ -456,6 +457,7 @@ def upper_bound(
     return _upper_bounds(losses, where, delta, bound, method)
 
 
+@_checks.by_labels
 def p_value(
     losses: ArrayLike,
     alpha: ArrayLike,

@@ -26,6 +26,7 @@ from jaxcp.typing import ArrayLike, HasSteps, PyTree, Score
 _MANY = tuple, list
 
 
+@_checks.by_labels
 def calibrate_risk(
     loss: Callable | tuple[Callable, ...],
     score: Score,

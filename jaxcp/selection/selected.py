@@ -427,6 +427,7 @@ class SelectedCalibration(Rule):
         sets = cp(preds, alpha_as_float(as_alpha(alpha)) * share)
         return Selected(selected, indices, sets)
 
+    @_checks.by_labels
     def p_values(self, preds: PyTree, y: ArrayLike) -> Array:  # type: ignore[override]
         """Returns how exceptional targets are among the reference rows, shape (m,).
 
@@ -527,6 +528,7 @@ def _number(name: str, value: Any) -> Any:
     return _checks.check_number(name, value, lambda v: v == v, "that is not NaN")
 
 
+@_checks.by_labels
 def calibrate_selected(
     score: Score,
     preds: PyTree,

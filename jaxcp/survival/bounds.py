@@ -92,6 +92,7 @@ class LowerCalibration(WithSameRows):
         return super()._p_values_of_scores(scores, y, *given, **context)
 
 
+@_checks.by_labels
 def calibrate_lower(
     preds: PyTree,
     time: ArrayLike,
@@ -198,6 +199,7 @@ def _check_probability(name, p, mask):
     _checks.check_range(lambda v: (v > 0) & (v <= 1), known, p, mask, cure)
 
 
+@_checks.by_labels
 def impute_censoring(
     key: Array, model: Callable, x: PyTree, time: ArrayLike, event: ArrayLike
 ) -> Array:

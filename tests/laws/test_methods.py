@@ -1,10 +1,12 @@
 """What every method keeps, in whichever way it is called: methods x laws."""
 
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -86,6 +88,36 @@ def test_calls_inside_of_calls_warn_once_and_traced_levels_never():
             call(0.5)
             if call != split.at:
                 jax.jit(call)(0.75)
+
+
+def labeled(rows, order):
+    """Rows of pandas: what comes with the first argument is in another order."""
+    first = []
+
+    def of_pandas(name, v):
+        frames = {1: pd.Series, 2: pd.DataFrame}
+        by_fits = name in ("preds", "held_out", "fits") and {"held_out", "fits"} & {
+            *rows
+        }
+        if by_fits or v.ndim not in frames:
+            return v
+        frame = frames[v.ndim](v, index=100 + np.arange(len(v)))
+        first.append(name)
+        return frame if name == first[0] else frame.iloc[order]
+
+    return {
+        name: jax.tree.map(partial(of_pandas, name), value)
+        for name, value in rows.items()
+    }
+
+
+@law("labels of rows")
+def test_labels_of_rows_say_which_belong_together(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    shuffle = np.random.default_rng(0).permutation
+    found = method.run(labeled(rows, shuffle(N)), labeled(test, shuffle(M)))
+    same(found, method.run(rows, test), 0)
 
 
 @law("gradients")
