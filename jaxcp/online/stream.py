@@ -16,7 +16,7 @@ from jax import Array, lax
 from jaxcp import _checks
 from jaxcp._arrays import as_array, as_arrays, is_rounded
 from jaxcp._batching import evaluate, score_of
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit
 from jaxcp.held.taking import check_digits_of_targets
 from jaxcp.online import delayed
@@ -282,6 +282,7 @@ def run(
         if delay:
             _checks.check_kind("a jaxcp.online.Stream for a delay", method, Stream)
         as_alpha(alpha)  # the method is given it as it came
+        state = _varying(state, (preds, y, alpha))
         return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
     _check_state(method, state)
     inputs.check(method.score, preds, y)
@@ -418,7 +419,14 @@ def _start(method, state, preds, y, rank, delay):
 def _run(method, state, preds, y, rank):
     pred, target = _row((preds, y))
     _check_scores(method, state, pred, target, rank)
+    state = _varying(state, (method, preds, y, rank))
     return lax.scan(lambda s, row: _advance(method, s, *row, rank), state, (preds, y))
+
+
+def _varying(state: PyTree, rows: PyTree) -> PyTree:
+    """Returns a state that varies over a mesh within shard_map as the rows do."""
+    within = not jax.sharding.get_abstract_mesh().empty
+    return varying_like(state, (state, rows)) if within else state
 
 
 def _advance(method, state, pred, y, rank):
