@@ -5,8 +5,9 @@ And how many rows count, by numpy where it can read them: that compiles nothing.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any
 
@@ -94,6 +95,69 @@ def check_digits(name, step, error, which=True):
             "offset, switch double precision on (JAX_ENABLE_X64=1), or accept the "
             "rounding by y.astype('float32')"
         )
+
+
+def check_digits_of_sets(rows: PyTree, sets: Any, again: Callable[[], Any]) -> Any:
+    """Returns sets, where single precision holds the digits of the rows they are of.
+
+    `again` makes the sets in double precision, where that is not sure.
+    """
+    if not (hasattr(sets, "widths") and _may_be_rounded(rows)):
+        return sets
+    leaves, structure = jax.tree.flatten(sets)
+    if not all(map(_is_known, leaves)):
+        return sets
+    step, half = _steps_of_sets(leaves, structure)
+    if not _are_lost(step, half):
+        return sets
+    with jax.enable_x64(True):
+        finer, half = _steps_of_sets(*jax.tree.flatten(again()))
+    # Sets that are points to the last digits of double precision have lost none.
+    half = np.where(half > finer / SHARE, half, np.inf)
+    if _are_lost(step, half):
+        at = np.nanargmax(step / half)
+        step, half = step.flat[at], half.flat[at]
+        raise ValueError(
+            "expected preds with digits that single precision can hold, got steps of "
+            f"{step:.2g} between numbers where sets are {half:.2g} to a side; subtract "
+            "an offset from predictions and targets, switch double precision on "
+            "(JAX_ENABLE_X64=1), or accept the rounding by preds.astype('float32')"
+        )
+    return sets
+
+
+def _may_be_rounded(rows: PyTree) -> bool:
+    """Returns whether numbers come from the host in a type wider than that of jax."""
+    if isinstance(rows, np.ndarray):
+        return not np.can_cast(rows.dtype, jax.dtypes.canonicalize_dtype(float))
+    if isinstance(rows, Array):
+        return False
+    if is_array_like(rows) or not (leaves := jax.tree.leaves(rows, is_array_like)):
+        return True
+    return any(leaf is rows or _may_be_rounded(leaf) for leaf in leaves)
+
+
+def _steps_of_sets(leaves: list, structure: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns steps between numbers at the ends of some sets, and half their widths."""
+    leaves = [np.atleast_1d(np.asarray(leaf)) for leaf in leaves]
+    some = some_rows(len(leaves[0]))
+    leaves = [leaf[some] for leaf in leaves]
+    with np.errstate(invalid="ignore"):
+        widths = np.asarray(jax.tree.unflatten(structure, leaves).widths())
+    ends = [np.abs(end) for end in leaves if end.shape == widths.shape]
+    at = functools.reduce(np.maximum, ends, np.zeros_like(widths))
+    return np.finfo(widths.dtype).eps * at, widths / 2
+
+
+def _are_lost(step: np.ndarray, half: np.ndarray) -> bool:
+    """Returns whether a set moves by half of itself, or most by a share of them."""
+    near = step > SHARE * half
+    near &= np.isfinite(step)  # infinite ends have no digits
+    if not near.any():
+        return False
+    step = np.where(np.isfinite(step), step, np.nan)
+    most = _median_sizes(step, 0.0) > SHARE * _median_sizes(half, np.inf)
+    return bool(np.any(step > half) or np.any(most))
 
 
 def one_of_each(values: np.ndarray, close: np.ndarray | float = 0.0) -> np.ndarray:

@@ -21,6 +21,7 @@ from jaxcp._arrays import (
     as_arrays,
     as_groups,
     as_numpy,
+    check_digits_of_sets,
     is_array_like,
     is_concrete,
 )
@@ -372,6 +373,18 @@ def _has_labels(rows: Any, kinds: tuple) -> bool:
     return any(_has_labels(part, kinds) for part in parts)
 
 
+def with_digits(call: _Call) -> _Call:
+    """Returns a method for sets of rows whose digits single precision must hold."""
+    first = [*inspect.signature(call).parameters][1]
+
+    @functools.wraps(call)
+    def looked_at(self: Any, *args: Any, **options: Any) -> Any:
+        again = functools.partial(call, self, *args, **options)
+        return check_digits_of_sets(args[0] if args else options[first], again(), again)
+
+    return cast(_Call, looked_at)
+
+
 def with_alpha(
     call: Any,
     place: int = 1,
@@ -383,7 +396,7 @@ def with_alpha(
     `place` is that of alpha among the arguments. Levels `of_losses` may be large. Rows
     are taken `by_labels`.
     """
-    call = by_labels(call, only)
+    call = with_digits(by_labels(call, only))
 
     @functools.wraps(call)
     def checked(self, *args, **options):

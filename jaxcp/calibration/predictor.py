@@ -232,6 +232,7 @@ class Predictor(Scored):
         ]
         return self.claim.format(alpha=", ".join(levels))
 
+    @_checks.with_digits
     @_checks.by_labels
     def __call__(self, preds: PyTree, *, groups: ArrayLike | None = None) -> AnySet:
         """Returns the prediction sets of new predictions.

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, as_arrays, is_rounded
+from jaxcp._arrays import as_array, as_arrays, check_digits_of_sets, is_rounded
 from jaxcp._batching import evaluate, score_of
 from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit
@@ -168,8 +168,11 @@ class Stream(ABC):
         A state with a delay of D steps keeps the row, and learns that of D steps ago.
         """
         _checks.check_given(y=y)
+        given = state, pred, y
         pred, y, rank = _one_example(self, state, pred, y, alpha)
-        return _step(self, state, pred, y, rank)
+        after, found = _step(self, state, pred, y, rank)
+        again = lambda: self.step(_widest(given[0]), *given[1:], alpha)[1]  # noqa: E731
+        return after, check_digits_of_sets(given[1], found, again)
 
     _own_delay = property(lambda self: 0)
 
@@ -274,6 +277,7 @@ def run(
     """
     _checks.check_given(method=method)
     delayed.check_delay(state, delay)
+    start = state
     preds = method._coded(preds) if isinstance(method, Stream) else preds
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y = _checks.rows(preds=preds, y=y)
@@ -296,7 +300,15 @@ def run(
         if delay:
             begin = late._started(state, rank)  # not in `_start`: as `init` compiled it
             state = _start(late, begin, preds, y, rank, delay)
-    return _run(method, state, preds, y, rank)
+    state, sets = _run(method, state, preds, y, rank)
+    again = lambda: run(method, _widest(start), *given, alpha, delay=delay)[1]  # noqa: E731
+    return state, check_digits_of_sets(given[0], sets, again)
+
+
+def _widest(state: PyTree) -> PyTree:
+    """Returns a state with its floats in the default type, which may be wider now."""
+    is_float = lambda v: jnp.issubdtype(jnp.result_type(v), jnp.floating)  # noqa: E731
+    return jax.tree.map(lambda v: v.astype(float) if is_float(v) else v, state)
 
 
 @_checks.by_labels
@@ -357,9 +369,12 @@ def _some_threshold(method, state):
 
 def issued(method, state, pred, alpha):
     """Returns the threshold of now and the set for a prediction, after checks."""
+    given = pred
     pred, _, rank = _one_example(method, state, pred, None, alpha)
-    method, state = delayed.method_of(method, state), delayed.learned(state)
-    return _issued(method, state, pred, rank)
+    late, learned = delayed.method_of(method, state), delayed.learned(state)
+    q, found = _issued(late, learned, pred, rank)
+    again = lambda: issued(method, _widest(state), given, alpha)[1]  # noqa: E731
+    return q, check_digits_of_sets(given, found, again)
 
 
 @jit
