@@ -108,7 +108,9 @@ def check_digits_of_sets(rows: PyTree, sets: Any, again: Callable[[], Any]) -> A
     if not all(map(_is_known, leaves)):
         return sets
     step, half = _steps_of_sets(leaves, structure)
-    if not _are_lost(step, half):
+    if not _are_lost(step, half) or not any(
+        is_rounded("preds", leaf) for leaf in jax.tree.leaves(rows, is_array_like)
+    ):
         return sets
     with jax.enable_x64(True):
         finer, half = _steps_of_sets(*jax.tree.flatten(again()))

@@ -307,8 +307,8 @@ def _checked(losses, bound):
 
 
 def _as_fraction(beta, valid, bounds):
-    cure = "; ranks are found on the host"
-    _checks.check_kind("beta as a number", beta, Real | Decimal, cure)
+    beta = Fraction(beta) if isinstance(beta, Decimal) else beta
+    _checks.check_kind("beta as a number", beta, Real, "; ranks are found on the host")
     _checks.check_values(valid, f"beta {bounds}", float(beta))
     return Fraction(0) if beta == 0 else levels.as_alpha(beta).item()
 
