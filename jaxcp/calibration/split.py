@@ -311,7 +311,9 @@ class Calibration(_OfScores):
             NaN or not valid for the score, lengths differ or shapes of predictions
             from those at calibration, or a concrete weight is above 1 where
             `test_weights` is left out; with `delta` and `u` as `quantile`; with `u`, or
-            weights of labels, where the weights of the rows are known by bounds.
+            weights of labels, where the weights of the rows are known by bounds; if
+            single precision cannot hold the digits of predictions in double precision,
+            or of integers, that sets of this width depend on.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
