@@ -5,7 +5,6 @@ And how many rows count, by numpy where it can read them: that compiles nothing.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from numbers import Real
@@ -100,20 +99,19 @@ def check_digits(name, step, error, which=True):
 def check_digits_of_sets(rows: PyTree, sets: Any, again: Callable[[], Any]) -> Any:
     """Returns sets, where single precision holds the digits of the rows they are of.
 
-    `again` makes the sets in double precision, where that is not sure.
+    Only sets with ends are looked at. `again` makes them in double precision, where the
+    digits are not sure.
     """
-    if not (hasattr(sets, "widths") and _may_be_rounded(rows)):
+    if not (hasattr(sets, "upper") and _may_be_rounded(rows) and _is_known(sets.upper)):
         return sets
-    leaves, structure = jax.tree.flatten(sets)
-    if not all(map(_is_known, leaves)):
+    step, half = _steps_of_sets(sets)
+    if not (step > SHARE * half).any() or not _are_lost(step, half):
         return sets
-    step, half = _steps_of_sets(leaves, structure)
-    if not _are_lost(step, half) or not any(
-        is_rounded("preds", leaf) for leaf in jax.tree.leaves(rows, is_array_like)
-    ):
+    leaves = jax.tree.leaves(rows, is_array_like)
+    if not any(is_rounded("preds", leaf) for leaf in leaves):
         return sets
     with jax.enable_x64(True):
-        finer, half = _steps_of_sets(*jax.tree.flatten(again()))
+        finer, half = _steps_of_sets(again())
     # Sets that are points to the last digits of double precision have lost none.
     half = np.where(half > finer / SHARE, half, np.inf)
     if _are_lost(step, half):
@@ -139,25 +137,22 @@ def _may_be_rounded(rows: PyTree) -> bool:
     return any(leaf is rows or _may_be_rounded(leaf) for leaf in leaves)
 
 
-def _steps_of_sets(leaves: list, structure: Any) -> tuple[np.ndarray, np.ndarray]:
+def _steps_of_sets(sets: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns steps between numbers at the ends of some sets, and half their widths."""
-    leaves = [np.atleast_1d(np.asarray(leaf)) for leaf in leaves]
-    some = some_rows(len(leaves[0]))
-    leaves = [leaf[some] for leaf in leaves]
+    lower, upper = np.asarray(sets.lower), np.asarray(sets.upper)
+    if upper.ndim:
+        some = some_rows(len(upper))
+        lower, upper = lower[some], upper[some]
     with np.errstate(invalid="ignore"):
-        widths = np.asarray(jax.tree.unflatten(structure, leaves).widths())
-    ends = [np.abs(end) for end in leaves if end.shape == widths.shape]
-    at = functools.reduce(np.maximum, ends, np.zeros_like(widths))
-    return np.finfo(widths.dtype).eps * at, widths / 2
+        half = (upper - lower) / 2
+    return jnp.finfo(half.dtype).eps * np.maximum(abs(lower), abs(upper)), half
 
 
 def _are_lost(step: np.ndarray, half: np.ndarray) -> bool:
     """Returns whether a set moves by half of itself, or most by a share of them."""
-    near = step > SHARE * half
-    near &= np.isfinite(step)  # infinite ends have no digits
-    if not near.any():
-        return False
-    step = np.where(np.isfinite(step), step, np.nan)
+    step, half = np.atleast_1d(step, half)
+    finite = np.isfinite(step) & (half >= 0)  # neither without an end nor empty
+    step, half = (np.where(finite, v, np.nan) for v in (step, half))
     most = _median_sizes(step, 0.0) > SHARE * _median_sizes(half, np.inf)
     return bool(np.any(step > half) or np.any(most))
 
