@@ -6,7 +6,7 @@ And how many rows count, by numpy where it can read them: that compiles nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from jaxcp._batching import on_device, on_host
 from jaxcp._numbers import rounded_up
-from jaxcp._tree import check_process, is_ours
+from jaxcp._tree import EXACT, check_process, is_ours
 from jaxcp.typing import PyTree
 
 _MANY = 2**13  # rows whose digits tell those of all
@@ -98,6 +98,67 @@ def check_digits(name, step, error, which=True):
         )
 
 
+def check_digits_of_sets(rows: PyTree, sets: Any, again: Callable[[], Any]) -> Any:
+    """Returns sets, where single precision holds the digits of the rows they are of.
+
+    Only sets with ends are looked at. `again` makes them in double precision, where the
+    digits are not sure.
+    """
+    if not (hasattr(sets, "upper") and _may_be_rounded(rows) and _is_known(sets.upper)):
+        return sets
+    step, half = _steps_of_sets(sets)
+    if not (step > SHARE * half).any() or not _are_lost(step, half):
+        return sets
+    leaves = jax.tree.leaves(rows, is_array_like)
+    if not any(is_rounded("preds", leaf) for leaf in leaves):
+        return sets
+    with jax.enable_x64(True):
+        finer, half = _steps_of_sets(again())
+    # Sets that are points to the last digits of double precision have lost none.
+    half = np.where(half > finer / SHARE, half, np.inf)
+    if _are_lost(step, half):
+        at = np.nanargmax(step / half)
+        step, half = step.flat[at], half.flat[at]
+        raise ValueError(
+            "expected preds with digits that single precision can hold, got steps of "
+            f"{step:.2g} between numbers where sets are {half:.2g} to a side; subtract "
+            "an offset from predictions and targets, switch double precision on "
+            "(JAX_ENABLE_X64=1), or accept the rounding by preds.astype('float32')"
+        )
+    return sets
+
+
+def _may_be_rounded(rows: PyTree) -> bool:
+    """Returns whether numbers come from the host in a type wider than that of jax."""
+    if isinstance(rows, np.ndarray):
+        return not np.can_cast(rows.dtype, jax.dtypes.canonicalize_dtype(float))
+    if isinstance(rows, Array):
+        return False
+    if is_array_like(rows) or not (leaves := jax.tree.leaves(rows, is_array_like)):
+        return True
+    return any(leaf is rows or _may_be_rounded(leaf) for leaf in leaves)
+
+
+def _steps_of_sets(sets: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns steps between numbers at the ends of some sets, and half their widths."""
+    lower, upper = np.asarray(sets.lower), np.asarray(sets.upper)
+    if upper.ndim:
+        some = some_rows(len(upper))
+        lower, upper = lower[some], upper[some]
+    with np.errstate(invalid="ignore"):
+        half = (upper - lower) / 2
+    return jnp.finfo(half.dtype).eps * np.maximum(abs(lower), abs(upper)), half
+
+
+def _are_lost(step: np.ndarray, half: np.ndarray) -> bool:
+    """Returns whether a set moves by half of itself, or most by a share of them."""
+    step, half = np.atleast_1d(step, half)
+    finite = np.isfinite(step) & (half >= 0)  # neither without an end nor empty
+    step, half = (np.where(finite, v, np.nan) for v in (step, half))
+    most = _median_sizes(step, 0.0) > SHARE * _median_sizes(half, np.inf)
+    return bool(np.any(step > half) or np.any(most))
+
+
 def one_of_each(values: np.ndarray, close: np.ndarray | float = 0.0) -> np.ndarray:
     """Returns flags of one row for each value of a column; `close` ones are one."""
     order = np.argsort(values, axis=0)
@@ -163,6 +224,7 @@ def _as_tree(name, tree):
 
 
 def _as_array(name, x):
+    x = float(x) if isinstance(x, EXACT) else x
     if isinstance(x, bool | float | complex) and not isinstance(x, np.generic):
         return jax.device_put(x)  # without a type of its own, it takes its company's
     x = x if isinstance(x, Array) else as_numpy(name, x)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from decimal import Decimal
-from fractions import Fraction
 from numbers import Real
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +22,18 @@ from jaxcp._arrays import (
     as_arrays,
     as_groups,
     as_numpy,
+    check_digits_of_sets,
     in_units,
+    is_array_like,
     is_concrete,
 )
 from jaxcp._numbers import as_float
-from jaxcp._tree import check_process
+from jaxcp._tree import EXACT, check_process, is_ours
+from jaxcp.checking.captured import is_library
 from jaxcp.typing import ArrayLike, PyTree
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+_WARNS = "with_alpha.<locals>.checked"
 _FEW = 2**15  # numbers that are copied sooner than a program is compiled for them
 
 
@@ -254,17 +259,23 @@ def numbers(name: str, values: Any, shape: Any = None) -> np.ndarray:
     return values.astype(float)
 
 
-def check_number(name: str, value: Any, valid: Callable, bounds: str) -> None:
-    """Raises ValueError unless `value` is one number, and valid where it is known."""
+def check_number(
+    name: str, value: Any, valid: Callable | None = None, bounds: str = ""
+) -> Any:
+    """Returns one number, valid where it is known; ValueError for others.
+
+    A Fraction or Decimal, which jax has no type for, becomes a float.
+    """
+    value = float(value) if isinstance(value, EXACT) else value
     check_scalars(**{name: value})
-    check_values(valid, f"{name} {bounds}", value)
+    if valid is not None:
+        check_values(valid, f"{name} {bounds}", value)
+    return value
 
 
 def share(name: str, value: Any) -> Any:
-    """Returns one number in (0, 1); ValueError for others. Fractions become floats."""
-    value = float(value) if isinstance(value, Fraction | Decimal) else value
-    check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
-    return value
+    """Returns one number in (0, 1); ValueError for others."""
+    return check_number(name, value, lambda v: (v > 0) & (v < 1), "in (0, 1)")
 
 
 def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
@@ -301,32 +312,149 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
         raise ValueError(f"expected {name} of shape {expected}, got {got}")
 
 
-def without_alpha(verb: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Returns a verb that says where alpha goes, if it is given one."""
+# Arguments that have a row for each of the same things.
+_ROWS = frozenset(
+    "preds x x_new sets probs draws scores losses effects y groups labels features "
+    "anchors u missing where weights calibration_weights test_weights clusters mask "
+    "sizes treated propensity time event censoring probability rates control treatment "
+    "residuals confidence p0 p1".split()
+)
 
-    @functools.wraps(verb)
-    def checked(*args: _P.args, **options: _P.kwargs) -> _R:
+
+def by_labels(call: _Call, only: Iterable[str] = _ROWS) -> _Call:
+    """Returns a call whose rows are in one order: that of the first with labels.
+
+    `only` names the arguments that have a row for each of the same things.
+    """
+    names = [*inspect.signature(call).parameters]
+
+    @functools.wraps(call)
+    def in_order(*args: Any, **options: Any) -> Any:
+        if (pandas := sys.modules.get("pandas")) is not None:
+            kinds = pandas.Series, pandas.DataFrame
+            first: dict[str, Any] = {}  # the name and the labels of the first
+            args = tuple(
+                _like_first(name, value, first, kinds) if name in only else value
+                for name, value in itertools.zip_longest(names[: len(args)], args)
+            )
+            for name in (*names, *options):  # predictions before what comes with them
+                if name in only and name in options:
+                    options[name] = _like_first(name, options[name], first, kinds)
+        return call(*args, **options)
+
+    vars(in_order)["by_labels"] = frozenset(only)
+    return cast(_Call, in_order)
+
+
+def _like_first(name: str, rows: Any, first: dict[str, Any], kinds: tuple) -> Any:
+    """Returns rows in the order of the labels of the first, which may be these."""
+    if not _has_labels(rows, kinds):
+        return rows
+    if not isinstance(rows, kinds):
+        in_order = functools.partial(_like_first, name, first=first, kinds=kinds)
+        return jax.tree.map(in_order, rows, is_leaf=is_array_like)
+    first_name, labels = first.setdefault("labels", (name, rows.index))
+    if rows.index is labels or len(rows) != len(labels) or rows.index.equals(labels):
+        return rows  # other lengths are refused where they are compared
+    got = "labels that repeat, in another order"
+    if labels.is_unique and rows.index.is_unique:
+        places = rows.index.get_indexer(labels)
+        if (places >= 0).all():
+            return rows.iloc[places]
+        got = f"none for {labels[places < 0].tolist()[0]!r}"
+    raise ValueError(
+        f"expected {name} with the labels of {first_name}, in any order, got {got}; "
+        f"{name}.to_numpy() takes rows by position"
+    )
+
+
+def _has_labels(rows: Any, kinds: tuple) -> bool:
+    """Returns whether rows, or arrays inside of them, are of pandas."""
+    if isinstance(rows, kinds) or hasattr(rows, "dtype"):
+        return isinstance(rows, kinds)
+    parts: Iterable[Any] = ()
+    if isinstance(rows, tuple | list):
+        parts = rows if isinstance(rows, tuple) else rows[:1]
+    elif isinstance(rows, dict) or is_ours(type(rows)):
+        parts = (rows if isinstance(rows, dict) else vars(rows)).values()
+    return any(_has_labels(part, kinds) for part in parts)
+
+
+def verb(call: _Call, only: Iterable[str] = _ROWS) -> _Call:
+    """Returns a verb that takes rows `by_labels`, and says where alpha goes."""
+    in_order = by_labels(call, only)
+
+    @functools.wraps(in_order)
+    def checked(*args: Any, **options: Any) -> Any:
         if "alpha" in options:
             raise TypeError(
-                f"expected {verb.__name__} without alpha, got {options['alpha']!r}; it "
+                f"expected {call.__name__} without alpha, got {options['alpha']!r}; it "
                 "goes into the call for sets, cp(preds, alpha=0.1)"
             )
-        return verb(*args, **options)
+        return in_order(*args, **options)
 
-    return checked
+    return cast(_Call, checked)
 
 
-def with_alpha(call: Any) -> Any:
-    """Returns a call for sets that says what alpha is, where it is left out."""
+def with_digits(call: _Call) -> _Call:
+    """Returns a method for sets of rows whose digits single precision must hold."""
+    first = [*inspect.signature(call).parameters][1]
+
+    @functools.wraps(call)
+    def looked_at(self: Any, *args: Any, **options: Any) -> Any:
+        again = functools.partial(call, self, *args, **options)
+        return check_digits_of_sets(args[0] if args else options[first], again(), again)
+
+    return cast(_Call, looked_at)
+
+
+def with_alpha(
+    call: Any,
+    place: int = 1,
+    of_losses: bool = False,
+    only: Iterable[str] = _ROWS,
+) -> Any:
+    """Returns a call for sets that says what alpha is: left out, or above a half.
+
+    `place` is that of alpha among the arguments. Levels `of_losses` may be large. Rows
+    are taken `by_labels`.
+    """
+    call = with_digits(by_labels(call, only))
 
     @functools.wraps(call)
     def checked(self, *args, **options):
-        if len(args) < 2 and "alpha" not in options:
+        if len(args) <= place and "alpha" not in options:
             got = ", ".join(options) or "none"
             raise TypeError(f"expected alpha (1 - confidence) as a number, got {got}")
+        alpha = args[place] if len(args) > place else options["alpha"]
+        if not of_losses and (type(alpha) is not float or alpha > 0.5):
+            warn_of_misses(alpha)
         return call(self, *args, **options)
 
     return checked
+
+
+def warn_of_misses(alpha: Any) -> None:
+    """Warns where a known alpha is above a half, at the line that asks for the sets."""
+    if not is_concrete(alpha):
+        return
+    try:
+        largest = max(float(level) for level in np.ravel(alpha))
+    except (TypeError, ValueError):  # no numbers, which are refused in words
+        return
+    if not 0.5 < largest < 1:
+        return
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None and is_library(frame.f_globals.get("__name__", "")):
+        if depth > 1 and frame.f_code.co_qualname == _WARNS:  # around this call
+            return
+        frame, depth = frame.f_back, depth + 1
+    covered, missed = (f"{100 * v:.4g} %" for v in (1 - largest, largest))
+    warnings.warn(
+        f"sets that cover {covered}: alpha is the share of misses; for sets that cover "
+        f"{missed} say alpha={1 - largest:.4g}",
+        stacklevel=depth + 1,
+    )
 
 
 def check_uniforms(name: str, u: ArrayLike, mask: ArrayLike | None = None) -> None:

@@ -16,6 +16,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -28,6 +30,7 @@ from jaxcp.checking.captured import SCALARS, is_library, settle, states_of
 # What a walk over a tree does at a value: go by, read what it has captured, stop, go
 # on, or note its class too.
 _LEAF, _READ, _OURS, _CONTAINER, _FOREIGN = range(5)
+EXACT = (Fraction, Decimal)  # numbers that jax has no type for
 _is_fork = False  # of a process in which jax had started
 _kinds: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _own: dict[type, Callable[[Any], tuple]] = {}  # what is in values of the library
@@ -295,6 +298,7 @@ def pytree(cls: type[_Class]) -> type[_Class]:
       >>> cp(jnp.zeros(1), alpha=0.2).upper
       Array([8.], dtype=float32)
     """
+    _read_numbers_first(cls)
     cls = dataclasses.dataclass(frozen=True, repr=False, eq=False)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a dataclass now
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
@@ -328,6 +332,25 @@ def pytree(cls: type[_Class]) -> type[_Class]:
         get = operator.attrgetter(*names) if names else lambda value: ()
         _own[cls] = get if len(names) != 1 else lambda value: (get(value),)
     return cls
+
+
+def _read_numbers_first(cls: type) -> None:
+    """Makes Fractions and Decimals in fields of arrays floats, before their checks."""
+    check: Callable[..., None] | None = getattr(cls, "__post_init__", None)
+
+    def __post_init__(self: Any, *init_only: Any) -> None:
+        for name, value in list(vars(self).items()):
+            numbers = value if type(value) is tuple else (value,)
+            is_static = self.__dataclass_fields__[name].metadata.get("static")
+            if not is_static and any(type(v) in EXACT for v in numbers):
+                floats = tuple(float(v) if type(v) in EXACT else v for v in numbers)
+                object.__setattr__(
+                    self, name, floats if numbers is value else floats[0]
+                )
+        if check is not None:
+            check(self, *init_only)
+
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
 
 
 def _repr(value):

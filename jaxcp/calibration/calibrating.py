@@ -76,6 +76,7 @@ class SplitConformal(Calibrated):
         preds = predictions(self.predict, self.params, x)
         return self.calibration(preds, alpha, **context)
 
+    @partial(_checks.with_alpha, place=0)
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, of inputs, without rows: `Calibration.at`."""
         found = self.calibration.at(alpha, delta=delta)
@@ -85,11 +86,13 @@ class SplitConformal(Calibrated):
         """Returns the threshold at alpha, of each group: `Calibration.quantile`."""
         return self.calibration.quantile(alpha, **context)
 
+    @_checks.by_labels
     def p_values(self, x: PyTree, y: ArrayLike | None = None, **context: Any) -> Array:
         """Returns how exceptional targets at inputs are: `Calibration.p_values`."""
         preds = predictions(self.predict, self.params, x)
         return self.calibration.p_values(preds, y, **context)
 
+    @_checks.by_labels
     def extended(self, x: PyTree, y: ArrayLike, *groups: Any, **rows: Any) -> Self:
         """Returns the same with further rows of calibration: `Calibration.extended`.
 
@@ -104,7 +107,7 @@ class SplitConformal(Calibrated):
         return dataclasses.replace(self, calibration=self.calibration.latest(n))
 
 
-@_checks.without_alpha
+@_checks.verb
 def split_conformal(
     predict: Predict,
     params: PyTree,
@@ -209,7 +212,7 @@ def predicted(predict: Predict, params: PyTree, x: PyTree) -> PyTree:
     return predictions(predict, params, x)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate(
     score: Score,
     preds: PyTree = None,
@@ -326,7 +329,7 @@ def calibrate(
     return taking.clustered(by_batches(of_rows, batches, **rows), clusters)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_groups(
     score: Score,
     preds: PyTree = None,

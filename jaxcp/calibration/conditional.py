@@ -56,6 +56,7 @@ class ConditionalCalibration(Rule):
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -101,6 +102,7 @@ class ConditionalCalibration(Rule):
         columns = self._declared({"features": features})
         return self._sets(preds, alpha, u=u, **columns)
 
+    @_checks.by_labels
     def dual(
         self, preds: PyTree, y: ArrayLike, alpha: ArrayLike, *, features: ArrayLike
     ) -> Array:
@@ -195,7 +197,7 @@ def _duals_of(rule, fits, preds, y, context):
     return rule._each(one, context, *widened((preds, y)))
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_conditional(
     score: Score,
     preds: PyTree,

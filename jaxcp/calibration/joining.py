@@ -122,6 +122,7 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
 
     Rows that lie in files, or are not computed yet, come in blocks.
     """
+    one = _checks.by_labels(one)
     given = [name for name, value in rows.items() if value is not None]
     if (batches is None) == (not given):
         found = ", ".join([*given, "batches"]) if given else "neither"

@@ -192,7 +192,7 @@ def _last_kept(n, values, rank, count):
     return jnp.where(holds(after), after, last)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_local(
     score: Score,
     preds: PyTree,

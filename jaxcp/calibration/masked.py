@@ -154,6 +154,7 @@ class MaskedCalibration(Promised):
         _checks.check_scalars(alpha=alpha)
         return calibration(preds, alpha, groups=groups, delta=delta, u=u)
 
+    @_checks.by_labels
     def p_values(
         self, x: ArrayLike, y: Any = None, *, missing: Any = None, u: Any = None
     ) -> Array:
@@ -212,7 +213,7 @@ class MaskedCalibration(Promised):
         return jax.tree.map(lambda *v: jnp.concatenate(v), *parts)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_masked(
     predict: Predict,
     params: PyTree,

@@ -241,6 +241,8 @@ class Predictor(Scored):
     def _described(self) -> dict[str, str]:
         return {"claim": self.promise}
 
+    @_checks.with_digits
+    @_checks.by_labels
     def __call__(self, preds: PyTree, *, groups: ArrayLike | None = None) -> AnySet:
         """Returns the prediction sets of new predictions.
 

@@ -57,6 +57,7 @@ class Thresholds(Scored):
         context = taking.one_row(**self._declared(context, lead=0))
         return self._quantile(alpha, delta, u, context)
 
+    @_checks.with_alpha
     def __call__(
         self,
         preds: PyTree,
@@ -69,6 +70,7 @@ class Thresholds(Scored):
         u = context.pop("u", None)
         return self._sets(preds, alpha, delta=delta, u=u, **self._declared(context))
 
+    @partial(_checks.with_alpha, place=0)
     def at(self, alpha: ArrayLike, *, delta: Number | None = None) -> Predictor:
         """Returns the sets at one level, without the rows: a `Predictor`.
 
@@ -328,6 +330,7 @@ class Rule(Thresholds):
             return self.held.effective_size()
         return _effective_size(self, taking.one_row(**self._declared(context, lead=0)))
 
+    @_checks.by_labels
     def p_values(self, preds: PyTree, y: Any = None, **context: Any) -> Array:
         """Returns the smallest level whose set leaves each target out, shape (m,).
 

@@ -80,6 +80,7 @@ class _OfScores(Rule):
             held = dataclasses.replace(held, clusters=codes).of_clusters()
         return self._of(held)
 
+    @_checks.by_labels
     def extended(
         self,
         preds: PyTree,
@@ -302,7 +303,9 @@ class Calibration(_OfScores):
             NaN or not valid for the score, lengths differ or shapes of predictions
             from those at calibration, or a concrete weight is above 1 where
             `test_weights` is left out; with `delta` and `u` as `quantile`; with `u`, or
-            weights of labels, where the weights of the rows are known by bounds.
+            weights of labels, where the weights of the rows are known by bounds; if
+            single precision cannot hold the digits of predictions in double precision,
+            or of integers, that sets of this width depend on.
 
         Guarantee:
           P(Y in set) >= 1 - alpha, on average over calibration and test data (with
@@ -422,6 +425,7 @@ class Calibration(_OfScores):
         """
         return self.held.certificate(self.score, alpha, delta)
 
+    @_checks.by_labels
     def p_values(
         self,
         preds: PyTree,
@@ -650,6 +654,7 @@ class GroupCalibration(_OfScores):
         columns = self._columns(preds, groups, test_weights)
         return self._sets(preds, alpha, delta=delta, u=u, **columns)
 
+    @_checks.by_labels
     def p_values(
         self,
         preds: PyTree,

@@ -170,13 +170,13 @@ def propensity_box(propensity: ArrayLike, gamma: Number) -> tuple[Array, Array]:
       (Array([0.25, 0.5 ], dtype=float32), Array([0.75, 0.9 ], dtype=float32))
     """
     bounded = lambda g: (g >= 1) & (g < np.inf)  # noqa: E731
-    _checks.check_number("gamma", gamma, bounded, "in [1, inf)")
+    gamma = _checks.check_number("gamma", gamma, bounded, "in [1, inf)")
     column = _propensities(propensity, np.ndim(propensity))
     e = taking.one_row(propensity=column)["propensity"]
     return e / (1 + (gamma - 1) * (1 - e)), gamma * e / (1 + (gamma - 1) * e)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_outcome(
     score: Score,
     preds: PyTree,
@@ -272,6 +272,7 @@ def calibrate_outcome(
     return OutcomeCalibration(score, held, int(arm), target, shapes, names)
 
 
+@_checks.by_labels
 def effect_sets(
     control: Interval, treatment: Interval, y: ArrayLike, treated: ArrayLike
 ) -> Interval:
@@ -334,7 +335,7 @@ def _effects(control, treatment, y, treated):
     return Interval(lower, upper)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_effect(
     score: Score,
     preds: PyTree,

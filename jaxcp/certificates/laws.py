@@ -169,7 +169,7 @@ class Certificate:
         Args:
           probability: How often it does, in (0, 1), over calibration sets.
         """
-        _checks.share("probability", probability)
+        probability = _checks.share("probability", probability)
         tail, law = (1 - probability) / 2, self.law
         return _beta_quantile(*law, tail), _beta_quantile(*law, 1 - tail)
 
@@ -179,7 +179,7 @@ class Certificate:
         Args:
           probability: How often, in (0, 1), over calibration sets.
         """
-        _checks.share("probability", probability)
+        probability = _checks.share("probability", probability)
         return _beta_quantile(*self._law, 1 - probability)
 
     def num_needed(self, slack: float, probability: float) -> int:
@@ -343,8 +343,8 @@ def calibration_size(alpha: Any, slack: float, probability: float) -> int:
       110
     """
     exact = one_alpha(alpha)
-    _checks.share("slack", slack)
-    _checks.share("probability", probability)
+    slack = _checks.share("slack", slack)
+    probability = _checks.share("probability", probability)
     if not _FINEST <= exact <= 1 - _FINEST:
         raise ValueError(f"expected alpha in [1e-6, 1 - 1e-6], got {alpha}")
     # The rank jumps, and so the tails move in teeth of 1 / alpha sizes. The first tooth

@@ -55,6 +55,7 @@ class Probe(NamedTuple):
     again: Callable[[Any], Any] = lambda given: given
 
 
+@_checks.by_labels
 def check(
     learner: Learner | FitsOnHost,
     x: PyTree,

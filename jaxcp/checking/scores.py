@@ -29,6 +29,7 @@ _LEVELS = np.linspace(0.1, 0.9, 9)  # shares of scores below the thresholds of a
 _OUTWARD = 1e-3  # of the range of the scores: what a set may hold beyond its threshold
 
 
+@_checks.by_labels
 def check(score: Score, preds: PyTree, y: ArrayLike) -> None:
     """Returns None if a score and its sets belong together, and raises otherwise.
 

@@ -14,6 +14,7 @@ from jaxcp.typing import ArrayLike
 LEVELS = 0.5, 0.6, 0.7, 0.8, 0.9
 
 
+@_checks.by_labels
 def group_classes(
     key: Array,
     scores: ArrayLike,

@@ -126,7 +126,7 @@ def fourier(key: Array, x: ArrayLike, num: int, bandwidth: Number) -> Array:
     """
     _checks.check_key(key)
     _checks.check_count("num", num, 1)
-    _checks.check_values(lambda v: v > 0, "bandwidth > 0", bandwidth)
+    bandwidth = _checks.check_number("bandwidth", bandwidth, lambda v: v > 0, "> 0")
     x, (key_w, key_b) = _matrix(x), jax.random.split(key)
     w = jax.random.normal(key_w, (x.shape[1], num), x.dtype) / bandwidth
     b = jax.random.uniform(key_b, (1, num), x.dtype, maxval=2 * np.pi)

@@ -171,7 +171,7 @@ def _fit_together(key, learner, x, y, weights, left_out, batch_size):
     return fits, left_out.of_rows(fits, x)
 
 
-@_checks.without_alpha
+@_checks.verb
 def cross_conformal(
     key: Array,
     learner: AnyLearner,
@@ -257,7 +257,7 @@ def cross_conformal(
     return carry_out(plan, key, learner, score, rows, calibration_weights)
 
 
-@_checks.without_alpha
+@_checks.verb
 def jackknife_plus(
     key: Array,
     learner: AnyLearner,
@@ -370,7 +370,7 @@ def jackknife_plus(
     return carry_out(plan, key, learner, score, rows, *known, codes)
 
 
-@_checks.without_alpha
+@_checks.verb
 def cv_plus(
     key: Array,
     learner: AnyLearner,
@@ -515,7 +515,7 @@ def _partition_by(key, folds, num_folds):
     return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
 
 
-@_checks.without_alpha
+@_checks.verb
 def jackknife_plus_after_bootstrap(
     key: Array,
     learner: AnyLearner,
@@ -590,7 +590,7 @@ def jackknife_plus_after_bootstrap(
     return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
 
-@_checks.without_alpha
+@_checks.verb
 def enbpi(
     key: Array,
     learner: AnyLearner,
@@ -695,7 +695,7 @@ class OneFit:
     params: PyTree
 
 
-@_checks.without_alpha
+@_checks.verb
 def split_conformal_fit(
     key: Array,
     learner: AnyLearner,
@@ -793,7 +793,9 @@ def split_conformal_fit(
 
 
 def _num_train(share, n):
-    _checks.check_number("share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)")
+    share = _checks.check_number(
+        "share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)"
+    )
     return min(max(round(float(share) * n), 1), n - 1)
 
 
@@ -870,6 +872,7 @@ class QuantileFit:
         return leaves[0][0]
 
 
+@_checks.by_labels
 def fit_quantile(
     key: Array, learner: AnyLearner, score: Score, preds: PyTree, y: ArrayLike, x: Any
 ) -> QuantileFit:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,6 +31,9 @@ from jaxcp.quantiles.levels import conformal_rank, one_alpha
 from jaxcp.scores import inputs
 from jaxcp.sets import Intervals
 from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+
+# What has a row for each row or test point: predictions of fits have them second.
+_ROWS = "y", "groups", "clusters", "weights", "mask", "test_weights"
 
 
 def check_held_out(held_out: Any, mask: Any) -> tuple[Array, Array | None]:
@@ -152,7 +156,7 @@ class CrossCalibration(Calibrated, Promised):
         """
         return self.calibration.quantile(alpha, test_weight=test_weight)
 
-    @_checks.with_alpha
+    @partial(_checks.with_alpha, only=_ROWS)
     def __call__(
         self,
         preds: PyTree,
@@ -217,6 +221,7 @@ class CrossCalibration(Calibrated, Promised):
         args = self._check(preds, alpha, groups, test_weights)
         return self.named(_votes.plus_at(self, plans.Recorded(), *args))
 
+    @partial(_checks.with_alpha, only=_ROWS)
     def minmax(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
@@ -315,6 +320,7 @@ class CrossCalibration(Calibrated, Promised):
         found = tuple(CrossCertificate(n, k, *known) for n, k in each)
         return found if self.calibration.held.shape else found[0]
 
+    @_checks.with_alpha
     def naive(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the sets of a fit on all rows: the jackknife, f(x) -/+ q.
 
@@ -363,6 +369,7 @@ class CrossCalibration(Calibrated, Promised):
         """
         return self.aggregate_of(plans.Recorded(), self._preds(preds), alpha)
 
+    @partial(_checks.by_labels, only=_ROWS)
     def predictive(
         self,
         preds: PyTree,
@@ -601,6 +608,7 @@ class CrossConformal(Calibrated):
         sets = _votes.plus_at(*self._check(x, alpha, groups, test_weights))
         return self.calibration.named(sets)
 
+    @_checks.with_alpha
     def minmax(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the hull of all held-out fits' sets: [min f_-i - q, max f_-i + q].
 
@@ -646,6 +654,7 @@ class CrossConformal(Calibrated):
         """
         return self.calibration.certificate(alpha, minmax=minmax)
 
+    @_checks.with_alpha
     def naive(self, x: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the sets of the fit on all rows: the jackknife, f(x) -/+ q.
 
@@ -707,7 +716,7 @@ class CrossConformal(Calibrated):
         return self.calibration, source, x, *self.calibration.level_and_context(*known)
 
 
-@_checks.without_alpha
+@partial(_checks.verb, only=_ROWS)
 def cross_calibrate(
     score: Score,
     preds: PyTree,

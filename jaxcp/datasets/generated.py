@@ -185,7 +185,7 @@ def linear(
       ((10, 5), (10,))
     """
     _checks.check_count("n", n, 0)
-    return _linear(key, n, num_features, noise)
+    return _linear(key, n, num_features, _checks.check_number("noise", noise))
 
 
 @jax.jit(static_argnames=("n", "num_features"))
@@ -264,6 +264,7 @@ def classes(
       ((10, 2), (10,))
     """
     _checks.check_count("n", n, 0)
+    separation = _checks.check_number("separation", separation)
     return _classes(key, n, num_classes, separation)
 
 
@@ -301,6 +302,7 @@ def class_posterior(
       >>> class_posterior(jnp.zeros((1, 2)), num_classes=2)
       Array([[0.5, 0.5]], dtype=float32)
     """
+    separation = _checks.check_number("separation", separation)
     return _class_posterior(x, num_classes, separation)
 
 

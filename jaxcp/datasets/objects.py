@@ -94,7 +94,9 @@ def scenes(
     """
     _checks.check_key(key)
     _checks.check_count("num_images", num_images, 0)
-    _checks.check_uniforms("miss_rate", miss_rate)
+    inside = lambda v: (v >= 0) & (v <= 1)  # noqa: E731
+    miss_rate = _checks.check_number("miss_rate", miss_rate, inside, "in [0, 1]")
+    noise = _checks.check_number("noise", noise)
     _checks.check_weights("noise", noise)
     bias = _checks.as_vector("bias", jnp.asarray(bias), 4)
     _checks.check_values(np.isfinite, "finite bias", bias)

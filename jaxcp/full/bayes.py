@@ -124,6 +124,7 @@ def conformal_bayes(
         )
     alpha, n = as_alpha(alpha), rows.shape[1]
     _checks.check_scalars(alpha=alpha)
+    _checks.warn_of_misses(alpha)
     if grid is not None:
         grid = as_grid(grid)
         _checks.check_shape("grid", candidates.shape[-1:], grid.shape)

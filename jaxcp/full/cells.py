@@ -239,6 +239,7 @@ class DiscretizedConformal(fitting.Levels):
     components: tuple[int, ...] = static(default=())
     batch_size: int | None = static(default=None)
 
+    @_checks.with_alpha
     def __call__(
         self, x_new: PyTree, alpha: ArrayLike, *, test_weights: ArrayLike | None = None
     ) -> Intervals:
@@ -290,6 +291,7 @@ class DiscretizedConformal(fitting.Levels):
         x_new, context = self._points(x_new, test_weights)
         return _sets(self, x_new, self.rank(alpha), context.weight)
 
+    @_checks.by_labels
     def p_values(
         self,
         x_new: PyTree,
@@ -341,7 +343,7 @@ class DiscretizedConformal(fitting.Levels):
         _checks.check_like_rows("x_new", x_new, _checks.shapes_of_rows(self.x))
 
 
-@_checks.without_alpha
+@_checks.verb
 def discretized_conformal(
     key: Array,
     learner: Learner,

@@ -148,6 +148,7 @@ class FullConformal(Levels):
             residuals.union_sets(*given).trimmed() if union else residuals.sets(*given)
         )
 
+    @_checks.by_labels
     def p_values(
         self,
         x_new: PyTree,
@@ -204,6 +205,7 @@ class FullConformal(Levels):
         by = labels if isinstance(self.source, labels.Refits) else residuals
         return by.p_values(self, x, y, u, context)
 
+    @_checks.by_labels
     def predictive(
         self,
         x_new: PyTree,
@@ -270,7 +272,7 @@ class FullConformal(Levels):
         self.source.check_new(x_new)
 
 
-@_checks.without_alpha
+@_checks.verb
 def full_conformal(
     key: Array,
     learner: Learner,

@@ -178,6 +178,7 @@ class InfluenceConformal:
     num_labels: int | None = static(default=None)
     batch_size: int | None = static(default=None)
 
+    @_checks.with_alpha
     def __call__(self, x: PyTree, alpha: ArrayLike) -> LabelSet | Intervals:
         """Returns the prediction sets at new inputs.
 
@@ -217,6 +218,7 @@ class InfluenceConformal:
         """The rows, which all count alike."""
         return Held(self.fit.losses, mask=self.mask)
 
+    @_checks.by_labels
     def p_values(self, x: PyTree, y: ArrayLike) -> Array:
         """Returns how exceptional targets at inputs are, shape (m,).
 
@@ -246,7 +248,7 @@ class InfluenceConformal:
             return _p_values(self, x, y)
 
 
-@_checks.without_alpha
+@_checks.verb
 def influence_conformal(
     key: Array,
     learner: GradientLearner,
@@ -331,7 +333,7 @@ def influence_conformal(
     expected = "a learners.GradientLearner, whose loss is the score"
     _checks.check_kind(expected, learner, GradientLearner, cure)
     rows = fitting.fitted_rows(key, learner, x, y, None, mask, batch_size)
-    _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
+    damping = _checks.check_number("damping", damping, lambda v: v >= 0, ">= 0")
     if num_labels is not None:
         _checks.check_count("num_labels", num_labels, 2)
         if grid is not None:

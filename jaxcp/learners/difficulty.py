@@ -93,7 +93,9 @@ class Difficulty:
     def __post_init__(self) -> None:
         _checks.check_one_of("kind", self.kind, ("knn", "model", "spread"))
         _checks.check_count("num_neighbors", self.num_neighbors, 1)
-        _checks.check_number("beta", self.beta, lambda b: (b > 0) & (b < np.inf), "> 0")
+        positive = lambda b: (b > 0) & (b < np.inf)  # noqa: E731
+        beta = _checks.check_number("beta", self.beta, positive, "> 0")
+        object.__setattr__(self, "beta", beta)
         if self.kind == "model":
             _hosting.check_model(self.model, needs_predict=True)
         members = self._members()
@@ -103,6 +105,7 @@ class Difficulty:
             expected = "a fitted ensemble with a list estimators_, or a list of models"
             raise ValueError(f"expected {expected}, got {type(self.model).__name__}")
 
+    @_checks.by_labels
     def fit(self, x: Any, y: Any = None, *, residuals: Any = None) -> Difficulty:
         """Returns the difficulty fitted to rows of training.
 

@@ -22,6 +22,7 @@ from jaxcp.typing import AnyLearner, ArrayLike, FitsOnHost, Number, PyTree
 _STEPS = 5000  # of EM, at most
 
 
+@_checks.by_labels
 def label_ratio(
     probs: ArrayLike,
     y: ArrayLike,
@@ -200,7 +201,9 @@ def density_ratio(
       ((400,), (200,), True)
     """
     _checks.check_key(key)
-    _checks.check_number("clip", clip, lambda c: (c > 0) & (c < 0.5), "in (0, 0.5)")
+    clip = _checks.check_number(
+        "clip", clip, lambda c: (c > 0) & (c < 0.5), "in (0, 0.5)"
+    )
     if isinstance(learner, FitsOnHost):
         check_untraced(learner, key, x, new_x)
         x, new_x = map(as_rows, (x, new_x))

@@ -62,6 +62,7 @@ class KaplanMeier:
     reverse: bool = static(default=False)
     fitted: Any = None
 
+    @_checks.by_labels
     def fit(self, time: ArrayLike, event: ArrayLike) -> KaplanMeier:
         """Returns the function fitted to rows that do not calibrate.
 

@@ -58,7 +58,7 @@ def metric(
             return _batching.counted(program, *rows, by_pairs=by_pairs, **options)
 
         vars(call)["__signature__"] = signature.replace(parameters=public)
-        return call
+        return _checks.by_labels(call, only={*rows_of, "x"})
 
     return of
 

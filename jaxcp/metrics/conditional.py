@@ -18,6 +18,7 @@ from jaxcp.quantiles.levels import as_alpha, ranks
 from jaxcp.typing import ArrayLike, Set
 
 
+@_checks.by_labels
 def conditional_coverage_error(
     key: Array,
     sets: Set | ArrayLike,
@@ -89,6 +90,7 @@ def conditional_coverage_error(
     return _cell_error(key, sets, y, x, level, min(num_cells, len(x)), n, rank)
 
 
+@_checks.by_labels
 def excess_coverage_risk(
     sets: Set | ArrayLike, y: ArrayLike, rates: ArrayLike, alpha: ArrayLike
 ) -> Array:
@@ -176,6 +178,7 @@ def _standardized(x):
     return (x - center) / jnp.where(scale > 0, scale, 1)
 
 
+@_checks.by_labels
 def worst_slab_coverage(
     key: Array,
     sets: Set | ArrayLike,

@@ -141,6 +141,7 @@ def hsic_null(
     return -2 * jnp.expm1(-1 / s_2) * squares * apart / (m - 1) ** 3
 
 
+@_checks.by_labels
 def hsic_test(
     key: Array,
     sets: Set | ArrayLike,

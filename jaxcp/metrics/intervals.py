@@ -56,6 +56,7 @@ def side_of(sets, side=None):
     return bounded[0] if len(bounded) == 1 else None
 
 
+@_checks.by_labels
 def interval_score(sets: Interval | ArrayLike, y: ArrayLike, alpha: ArrayLike) -> Array:
     """Returns the interval score of every row: width, and a fine for a miss.
 
@@ -136,6 +137,7 @@ def winkler_score(
     return mean(_interval_score(alpha, sets, y), count)
 
 
+@_checks.by_labels
 def pinball_score(preds: ArrayLike, y: ArrayLike, level: ArrayLike) -> Array:
     """Returns the mean pinball loss of predicted quantiles.
 

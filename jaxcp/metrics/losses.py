@@ -32,6 +32,7 @@ class MeanLoss(NamedTuple):
     error: Array
 
 
+@_checks.by_labels
 def mean_loss(loss: Callable, sets: Set | ArrayLike, y: PyTree) -> MeanLoss:
     """Returns the mean loss of sets and targets, with its standard error.
 

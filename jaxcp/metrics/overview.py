@@ -82,6 +82,7 @@ def _unflatten(names, values):
 jax.tree_util.register_pytree_with_keys(Summary, _flatten, _unflatten)
 
 
+@_checks.by_labels
 def summary(
     sets: Set | ArrayLike,
     y: ArrayLike,
@@ -320,6 +321,7 @@ class GroupSummary:
         return "\n".join(map("  ".join, lines))
 
 
+@_checks.by_labels
 def by_group(
     sets: Set | ArrayLike,
     y: ArrayLike,

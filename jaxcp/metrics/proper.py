@@ -41,12 +41,12 @@ def _of_draws(draws, y, **options):
 
 
 def _of_energy(draws, y, *, beta=1.0, fair=False):
-    _checks.check_number("beta", beta, lambda v: (v > 0) & (v < 2), "in (0, 2)")
+    beta = _checks.check_number("beta", beta, lambda v: (v > 0) & (v < 2), "in (0, 2)")
     return _of_draws(draws, y, beta=float(beta), fair=bool(fair))
 
 
 def _of_variogram(draws, y, *, order=0.5, weights=None):
-    _checks.check_number("order", order, lambda v: v > 0, "> 0")
+    order = _checks.check_number("order", order, lambda v: v > 0, "> 0")
     (draws, y), options = _of_draws(draws, y, order=float(order))
     pairs = 2 * draws.shape[2:]
     weights = np.ones(pairs, draws.dtype) if weights is None else weights

@@ -70,6 +70,7 @@ def coverage(
     return mean_of(_sets.is_covered(sets, y), clusters, count)
 
 
+@_checks.by_labels
 def covered(sets: Set | ArrayLike, y: ArrayLike) -> Array:
     """Returns which targets lie in their sets: 1(y in C) for each row.
 

@@ -175,6 +175,7 @@ class SizeStrata:
     num_groups: int = _tree.static()
 
 
+@_checks.by_labels
 def size_strata(
     sets: Set | ArrayLike,
     *,
@@ -232,6 +233,7 @@ def _strata(sets, sizes, way):
     return SizeStrata(groups, sizes, num_groups)
 
 
+@_checks.by_labels
 def size_stratified_coverage(
     sets: Set | ArrayLike, y: ArrayLike, **strata: Any
 ) -> Array:
@@ -269,6 +271,7 @@ def size_stratified_coverage(
     return _rates(sets, y, **strata)[0]
 
 
+@_checks.by_labels
 def min_size_stratified_coverage(
     sets: Set | ArrayLike, y: ArrayLike, **strata: Any
 ) -> Array:
@@ -309,6 +312,7 @@ def min_size_stratified_coverage(
     return least_rate(*_rates(sets, y, **strata))
 
 
+@_checks.by_labels
 def size_stratified_coverage_violation(
     sets: Set | ArrayLike, y: ArrayLike, alpha: ArrayLike, **strata: Any
 ) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -64,7 +66,11 @@ def learn(method, state, pred, y, rank, q):
     oldest = lambda old, new: jnp.where(is_full, old[place], new)  # noqa: E731
     *late, issued = jax.tree.map(oldest, state.rows, (pred, y, q))
     after = lambda: method.learn(state.state, *late, rank, issued)  # noqa: E731
-    later = lax.cond(is_full, after, lambda: state.state)
+    if jax.sharding.get_abstract_mesh().empty:
+        later = lax.cond(is_full, after, lambda: state.state)
+    else:  # within shard_map jax 0.10 fails where such a choice is mapped
+        choose = partial(jnp.where, is_full)
+        later = jax.tree.map(choose, after(), state.state)
     put = lambda old, new: old.at[place].set(new)  # noqa: E731
     rows = jax.tree.map(put, state.rows, (pred, y, q))
     return Delayed(later, rows, state.steps + 1)

@@ -99,6 +99,7 @@ class ByGroup(Stream):
         """The class of the method's states."""
         return self.method.state_type
 
+    @_checks.by_labels
     def init(
         self,
         scores: ArrayLike,

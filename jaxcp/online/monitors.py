@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, replace
-from decimal import Decimal
-from fractions import Fraction
 from numbers import Real
 
 import jax
@@ -87,7 +85,7 @@ class _RiskBets(_Monitor):
     def __post_init__(self) -> None:
         keep_functions(self, "stake")
         for name in ("limit", "bound", self._alarm[0]):
-            if isinstance(value := getattr(self, name), int | Fraction | Decimal):
+            if isinstance(value := getattr(self, name), int):
                 object.__setattr__(self, name, float(value))  # what jax has no type for
 
     @property

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
-from jaxcp._arrays import as_array, as_arrays, is_rounded
+from jaxcp._arrays import as_array, as_arrays, check_digits_of_sets, is_rounded
 from jaxcp._batching import evaluate, score_of
-from jaxcp._numbers import as_float
+from jaxcp._numbers import as_float, varying_like
 from jaxcp._tree import jit
 from jaxcp.certificates.promises import Promised
 from jaxcp.held.taking import check_digits_of_targets
@@ -176,8 +176,11 @@ class Stream(Promised, ABC):
         A state with a delay of D steps keeps the row, and learns that of D steps ago.
         """
         _checks.check_given(y=y)
+        given = state, pred, y
         pred, y, rank = _one_example(self, state, pred, y, alpha)
-        return _step(self, state, pred, y, rank)
+        after, found = _step(self, state, pred, y, rank)
+        again = lambda: self.step(_widest(given[0]), *given[1:], alpha)[1]  # noqa: E731
+        return after, check_digits_of_sets(given[1], found, again)
 
     _own_delay = property(lambda self: 0)
 
@@ -198,6 +201,7 @@ class Stream(Promised, ABC):
         return state
 
 
+@_checks.by_labels
 def run(
     method: Online,
     state: PyTree,
@@ -281,6 +285,7 @@ def run(
     """
     _checks.check_given(method=method)
     delayed.check_delay(state, delay)
+    start = state
     preds = method._coded(preds) if isinstance(method, Stream) else preds
     rounded, given = is_rounded("y", y), (preds, y)
     preds, y = _checks.rows(preds=preds, y=y)
@@ -289,6 +294,7 @@ def run(
         if delay:
             _checks.check_kind("a jaxcp.online.Stream for a delay", method, Stream)
         as_alpha(alpha)  # the method is given it as it came
+        state = _varying(state, (preds, y, alpha))
         return lax.scan(lambda s, row: method.step(s, *row, alpha), state, (preds, y))
     _check_state(method, state)
     inputs.check(method.score, preds, y, missing=_MISSING)
@@ -302,9 +308,18 @@ def run(
         if delay:
             begin = late._started(state, rank)  # not in `_start`: as `init` compiled it
             state = _start(late, begin, preds, y, rank, delay)
-    return _run(method, state, preds, y, rank)
+    state, sets = _run(method, state, preds, y, rank)
+    again = lambda: run(method, _widest(start), *given, alpha, delay=delay)[1]  # noqa: E731
+    return state, check_digits_of_sets(given[0], sets, again)
 
 
+def _widest(state: PyTree) -> PyTree:
+    """Returns a state with its floats in the default type, which may be wider now."""
+    is_float = lambda v: jnp.issubdtype(jnp.result_type(v), jnp.floating)  # noqa: E731
+    return jax.tree.map(lambda v: v.astype(float) if is_float(v) else v, state)
+
+
+@_checks.by_labels
 def past_scores(scores: ArrayLike, mask: ArrayLike | None) -> Array:
     """Returns scores of the past as floats, NaN where there is none."""
     scores, mask = _checks.rows(scores=scores, mask=_checks.mask(mask))
@@ -362,9 +377,12 @@ def _some_threshold(method, state):
 
 def issued(method, state, pred, alpha):
     """Returns the threshold of now and the set for a prediction, after checks."""
+    given = pred
     pred, _, rank = _one_example(method, state, pred, None, alpha)
-    method, state = delayed.method_of(method, state), delayed.learned(state)
-    return _issued(method, state, pred, rank)
+    late, learned = delayed.method_of(method, state), delayed.learned(state)
+    q, found = _issued(late, learned, pred, rank)
+    again = lambda: issued(method, _widest(state), given, alpha)[1]  # noqa: E731
+    return q, check_digits_of_sets(given, found, again)
 
 
 @jit
@@ -424,7 +442,14 @@ def _start(method, state, preds, y, rank, delay):
 def _run(method, state, preds, y, rank):
     pred, target = _row((preds, y))
     _check_scores(method, state, pred, target, rank)
+    state = _varying(state, (method, preds, y, rank))
     return lax.scan(lambda s, row: _advance(method, s, *row, rank), state, (preds, y))
+
+
+def _varying(state: PyTree, rows: PyTree) -> PyTree:
+    """Returns a state that varies over a mesh within shard_map as the rows do."""
+    within = not jax.sharding.get_abstract_mesh().empty
+    return varying_like(state, (state, rows)) if within else state
 
 
 def _advance(method, state, pred, y, rank):

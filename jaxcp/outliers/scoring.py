@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,7 +19,11 @@ from jaxcp.quantiles.selection import kth_smallest
 from jaxcp.quantiles.thresholds import conformal_quantile
 from jaxcp.typing import ArrayLike, Number
 
+_CALIBRATING = "scores", "groups", "weights", "mask"
+_TESTED = "test_scores", "test_groups", "test_weights", "u"
 
+
+@partial(_checks.by_labels, only=_CALIBRATING)
 def is_outlier(
     scores: ArrayLike,
     test_scores: ArrayLike,
@@ -88,6 +93,8 @@ def is_outlier(
     return _exceeds(test_scores, kth_smallest(scores, rank, where=mask))
 
 
+@partial(_checks.by_labels, only=_CALIBRATING)
+@partial(_checks.by_labels, only=_TESTED)
 def outlier_p_values(
     scores: ArrayLike,
     test_scores: ArrayLike,
@@ -166,6 +173,8 @@ def outlier_p_values(
     return _p_values(scores, test_scores, u, weights, test_weights, mask)
 
 
+@partial(_checks.by_labels, only=_CALIBRATING)
+@partial(_checks.by_labels, only=_TESTED)
 def grouped_outlier_p_values(
     scores: ArrayLike,
     groups: ArrayLike,

@@ -399,6 +399,7 @@ def _draw_line(ax, y, name):
     _axes.draw_once(ax, name, ax.axhline, y, label=name)
 
 
+@_checks.by_labels
 def plot_group_coverage(
     sets: Set | ArrayLike,
     y: ArrayLike,
@@ -506,6 +507,7 @@ def draw_groups(ax, names, counts, rates, alpha, look, legend=True):
     return _axes.finish(ax, legend, "coverage", "", ylim=ends)
 
 
+@_checks.by_labels
 def plot_size_stratified_coverage(
     sets: Set | ArrayLike,
     y: ArrayLike,

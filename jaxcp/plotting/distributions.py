@@ -188,6 +188,7 @@ def plot_fan(
     return ax
 
 
+@_checks.by_labels
 def plot_reliability(
     probs: ArrayLike,
     y: ArrayLike,

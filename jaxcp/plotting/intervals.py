@@ -18,6 +18,7 @@ from jaxcp.typing import ArrayLike, HasEnds, HasPieces, Set
 _PLACES = 5000  # of a band, several to a pixel
 
 
+@_checks.by_labels
 def plot_intervals(
     x: ArrayLike,
     sets: Set | ArrayLike,
@@ -142,6 +143,7 @@ def _draw_bars(ax, rows, look, most):
     return [ax.vlines(x[row], lower[row, piece], upper[row, piece], **look)]
 
 
+@_checks.by_labels
 def plot_widths(
     x: ArrayLike,
     sets: Set | ArrayLike,
@@ -252,7 +254,7 @@ def plot_sensitivity(
       >>> ax = plot_sensitivity(gammas, ends)  # 0 is in from Gamma = 2 on
     """
     gammas = _axes.as_numbers("gammas", gammas).ravel()
-    _checks.check_number("finding", finding, lambda v: v == v, "without NaN")
+    finding = _checks.check_number("finding", finding, lambda v: v == v, "without NaN")
     given: Any = sets
     if is_line := not is_ours(type(given)) and np.ndim(given) == 1:
         given = _axes.as_numbers("sets", given)

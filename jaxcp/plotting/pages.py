@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import jaxcp
-from jaxcp import metrics
+from jaxcp import _checks, metrics
 from jaxcp._names import told
 from jaxcp.certificates.promises import NO_PROMISE, promised
 from jaxcp.metrics._sets import as_sets, check_sets
@@ -46,6 +46,7 @@ class Page(str):
         return f'<iframe srcdoc="{escape(self)}" style="{look}"></iframe>'
 
 
+@_checks.by_labels
 def report(
     cp: Any,
     preds: PyTree,

@@ -212,6 +212,7 @@ def _draw(ax, boxes, label, color, **look):
         look["label"] = None
 
 
+@_checks.by_labels
 def plot_label_sets(
     sets: HasLabels | ArrayLike,
     y: ArrayLike | None = None,

@@ -72,6 +72,7 @@ class Atoms(Batch):
     weights: Array | None = None
     test_weight: Array | None = None
 
+    @_checks.by_labels
     def cdf(self, y: ArrayLike, *, u: ArrayLike) -> Array:
         """Returns the predictive distribution function at targets.
 

@@ -26,6 +26,7 @@ _is_weight = lambda v: (v > 0) & np.isfinite(v)  # noqa: E731
 _MOST_ROWS = 2000  # with levels of their own: time grows with the square
 
 
+@_checks.by_labels
 def isotonic(x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> Array:
     """Returns the isotonic regression of y on x: the closest fit that never falls.
 
@@ -130,6 +131,7 @@ def _segments(mass, total):
     return left, value
 
 
+@_checks.by_labels
 def venn_abers(
     scores: ArrayLike,
     labels: ArrayLike,
@@ -260,6 +262,7 @@ def _slopes(mass, ones, weight):
     return lax.scan(step, start, (place, mass, ones), reverse=True)[1]
 
 
+@_checks.by_labels
 def merge_pairs(
     p0: ArrayLike, p1: ArrayLike, *, loss: _Loss, axis: int | None = None
 ) -> Array:
@@ -317,6 +320,7 @@ def _merge(p0, p1, loss, axis):
     return jax.nn.sigmoid(jnp.mean(jnp.log(p1) - jnp.log1p(-p0), axis))
 
 
+@_checks.by_labels
 def cross_venn_abers(
     scores: ArrayLike,
     labels: ArrayLike,
@@ -380,6 +384,7 @@ def cross_venn_abers(
     )(scores, test_scores, held_out)
 
 
+@_checks.by_labels
 def venn_abers_classes(
     probs: ArrayLike,
     labels: ArrayLike,

@@ -55,6 +55,7 @@ class PredictiveSystem:
 
     calibration: Any
 
+    @_checks.with_alpha
     def __call__(self, preds: PyTree, alpha: ArrayLike, **context: Any) -> AnySet:
         """Returns the interval between two quantiles, at alpha / 2 a side.
 
@@ -62,6 +63,7 @@ class PredictiveSystem:
         """
         return self.calibration(preds, alpha, **context)
 
+    @_checks.by_labels
     def cdf(
         self, preds: PyTree, y: ArrayLike, *, u: ArrayLike, **context: Any
     ) -> Array:
@@ -112,6 +114,7 @@ class PredictiveSystem:
         rule, *asked = self._asked(preds, *known, **_WEIGHED | context)
         return _batching.by_rows(_cdf, rows=asked, holder=rule)
 
+    @_checks.by_labels
     def quantile(
         self, preds: PyTree, levels: ArrayLike, *, side: Side, **context: Any
     ) -> Array:
@@ -164,6 +167,7 @@ class PredictiveSystem:
         found = _batching.by_rows(_quantile, *fixed, rows=asked, holder=rule)
         return found.reshape(len(found), *level.shape)
 
+    @_checks.by_labels
     def crps(self, preds: PyTree, y: ArrayLike, *, groups: Any = None) -> Array:
         """Returns the continuous ranked probability score of each test point.
 
@@ -204,6 +208,7 @@ class PredictiveSystem:
         rule, *asked = self._asked(preds, _checks.scores(y), groups=groups)
         return _batching.by_rows(_crps, rows=asked, holder=rule)
 
+    @_checks.by_labels
     def mean(self, preds: PyTree, *, groups: Any = None) -> Array:
         """Returns the mean of the atoms at each test point, shape (m,).
 
@@ -212,6 +217,7 @@ class PredictiveSystem:
         rule, *asked = self._asked(preds, groups=groups)
         return _batching.by_rows(_mean, rows=asked, holder=rule)
 
+    @_checks.by_labels
     def draw(
         self, key: Array, preds: PyTree, num_draws: int, *, groups: Any = None
     ) -> Array:
@@ -428,7 +434,7 @@ def _draw(key, rule, preds, context, num_draws):
     return jnp.where(jnp.isfinite(found), found, jnp.nan)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_predictive(
     score: Increasing,
     preds: PyTree = None,

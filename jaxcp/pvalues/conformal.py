@@ -18,6 +18,7 @@ from jaxcp.quantiles.thresholds import masses_at, weight_of_test
 from jaxcp.typing import ArrayLike
 
 
+@_checks.by_labels
 def conformal_p_value(
     scores: ArrayLike,
     score: ArrayLike,

@@ -505,6 +505,7 @@ def _permutation_test(key, scores, statistic, num_permutations):
     return mean(~(values < values[0]))
 
 
+@_checks.by_labels
 def sequential_p_values(scores: ArrayLike, u: ArrayLike) -> Array:
     """Returns the smoothed p-value of each score of a stream among those up to it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -15,7 +17,12 @@ from jaxcp.quantiles._keys import common_keys
 from jaxcp.quantiles._rows import times_power
 from jaxcp.typing import ArrayLike
 
+_CALIBRATING = "pred", "y", "mask", "weights"
+_TESTED = "test_pred", "u", "test_weights"
 
+
+@partial(_checks.by_labels, only=_CALIBRATING)
+@partial(_checks.by_labels, only=_TESTED)
 def selection_p_values(
     pred: ArrayLike,
     y: ArrayLike,
@@ -139,6 +146,8 @@ def _selection_p_values(pred, y, threshold, test_pred, u, mask, weights, test_we
 _PRUNINGS = ("heterogeneous", "homogeneous", "deterministic")
 
 
+@partial(_checks.by_labels, only=_CALIBRATING)
+@partial(_checks.by_labels, only=_TESTED)
 def weighted_selection(
     key: Array | None,
     pred: ArrayLike,

@@ -30,6 +30,7 @@ from jaxcp.typing import ArrayLike, AxisName, Number
 _DIGIT = 16
 
 
+@_checks.by_labels
 def kth_smallest(
     x: ArrayLike,
     k: ArrayLike,
@@ -84,6 +85,7 @@ def kth_smallest(
     return _kth_smallest(x, k.astype(int), where, axis_name, nearest)
 
 
+@_checks.by_labels
 def weighted_select(
     x: ArrayLike, weights: ArrayLike, target: Number, *, axis_name: AxisName = None
 ) -> Array:
@@ -153,7 +155,7 @@ def first_within(
       >>> first_within(lambda v: jnp.sum(jnp.array([3.0, 1.0, 2.0]) > v), 1)
       Array(2., dtype=float32)
     """
-    _checks.check_scalars(budget=budget)
+    budget = _checks.check_number("budget", budget)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     return _first_within(as_function("total", total), budget, dtype)
 
@@ -382,7 +384,9 @@ def empirical_quantile(values: ArrayLike, level: ArrayLike) -> Array:
     values, level = as_arrays(values=values, level=level)
     if values.ndim == 0 or values.shape[0] == 0:
         raise ValueError(f"expected values of shape (l, ...), got {values.shape}")
-    _checks.check_number("level", level, lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
+    level = _checks.check_number(
+        "level", level, lambda v: (v >= 0) & (v <= 1), "in [0, 1]"
+    )
     return _empirical_quantile(as_float(values), as_float(level))
 
 

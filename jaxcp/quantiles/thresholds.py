@@ -24,6 +24,7 @@ from jaxcp.typing import ArrayLike, AxisName
 _FEW_PAIRS = 10**4  # of rows and groups, up to which comparing all takes less time
 
 
+@_checks.by_labels
 def conformal_quantile(
     scores: ArrayLike,
     alpha: ArrayLike,
@@ -79,6 +80,7 @@ def conformal_quantile(
     return thresholds(scores, conformal_rank(count, alpha), mask, axis_name, nearest)
 
 
+@_checks.by_labels
 def weighted_conformal_quantile(
     scores: ArrayLike,
     weights: ArrayLike,
@@ -160,6 +162,7 @@ def weight_of_test(test_weight, weights, mask=None):
     return as_float(test_weight)
 
 
+@_checks.by_labels
 def grouped_conformal_quantile(
     scores: ArrayLike,
     groups: ArrayLike,

@@ -36,8 +36,9 @@ Method = Literal["hoeffding_bentkus", "binomial", "betting"]
 def losses_and_rows(losses, where, bound, method):
     """Returns losses, which rows count and the bound, or raises ValueError."""
     _checks.check_one_of("method", method, _P_VALUES)
-    bound = float(bound) if isinstance(bound, Fraction | Decimal) else bound
-    _checks.check_number("bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0")
+    bound = _checks.check_number(
+        "bound", bound, lambda b: (b > 0) & (b < np.inf), "> 0"
+    )
     losses = as_array("losses", losses)
     if jnp.iscomplexobj(losses):
         raise ValueError(f"expected losses as real numbers, got {losses.dtype}")
@@ -385,6 +386,7 @@ def _float_type(losses):
     return at_least_single(as_float(losses[:0])).dtype
 
 
+@_checks.by_labels
 def upper_bound(
     losses: ArrayLike,
     delta: ArrayLike,
@@ -457,6 +459,7 @@ def upper_bound(
     return _upper_bounds(losses, where, delta, bound, method)
 
 
+@_checks.by_labels
 def p_value(
     losses: ArrayLike,
     alpha: ArrayLike,

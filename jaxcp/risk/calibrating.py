@@ -26,7 +26,7 @@ from jaxcp.typing import ArrayLike, HasSteps, PyTree, Score
 _MANY = tuple, list
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_risk(
     loss: Callable | tuple[Callable, ...],
     score: Score,
@@ -206,7 +206,7 @@ def _as_tail(tail, bound):
         raise ValueError(f"expected tail as a number or None, got {tail}")
     if tail is not None:
         inside = lambda v: (v >= 0) & (v < bound)  # noqa: E731
-        _checks.check_number("tail", tail, inside, f"in [0, {bound:g})")
+        tail = _checks.check_number("tail", tail, inside, f"in [0, {bound:g})")
     return tail
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ class RiskCalibration(Thresholds):
         rank = self.rank(alpha, delta, axis_name)
         return _quantile(self, rank, context, axis_name=axis_name)
 
-    @_checks.with_alpha
+    @partial(_checks.with_alpha, of_losses=True)
     def __call__(
         self,
         preds: PyTree,

@@ -471,5 +471,4 @@ def shortfall(bound: Number) -> Shortfall:
       Array(2., dtype=float32)
     """
     valid = lambda v: (v > 0) & np.isfinite(v)  # noqa: E731
-    _checks.check_number("bound", bound, valid, "> 0, finite")
-    return Shortfall(bound)
+    return Shortfall(_checks.check_number("bound", bound, valid, "> 0, finite"))

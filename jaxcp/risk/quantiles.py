@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -294,7 +295,9 @@ def conditional_value_at_risk(
 def _checked(losses, bound):
     """Returns losses as floats, and their bound as a float of the same type."""
     losses = as_float(_checks.rows(losses=_checks.scores(losses)))
-    _checks.check_number("bound", bound, lambda b: ~np.isnan(b), "that is not NaN")
+    bound = _checks.check_number(
+        "bound", bound, lambda b: ~np.isnan(b), "that is not NaN"
+    )
     bound = jnp.asarray(bound, losses.dtype)
     if is_concrete(losses, bound):
         most = np.asarray(bound)
@@ -304,8 +307,9 @@ def _checked(losses, bound):
 
 
 def _as_fraction(beta, valid, bounds):
+    beta = Fraction(beta) if isinstance(beta, Decimal) else beta
     _checks.check_kind("beta as a number", beta, Real, "; ranks are found on the host")
-    _checks.check_values(valid, f"beta {bounds}", beta)
+    _checks.check_values(valid, f"beta {bounds}", float(beta))
     return Fraction(0) if beta == 0 else levels.as_alpha(beta).item()
 
 

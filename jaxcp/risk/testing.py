@@ -139,6 +139,7 @@ def _traced_tails(errors, trials, alpha):
 Procedure = Callable[[Array, ArrayLike], Array]
 
 
+@_checks.by_labels
 def learn_then_test(
     losses: ArrayLike | Counts | tuple[ArrayLike | Counts, ...],
     alpha: ArrayLike | tuple[ArrayLike, ...],

@@ -434,6 +434,7 @@ class SelectedCalibration(Rule):
         sets = cp(preds, alpha_as_float(as_alpha(alpha)) * share)
         return Selected(selected, indices, sets)
 
+    @_checks.by_labels
     def p_values(self, preds: PyTree, y: ArrayLike) -> Array:  # type: ignore[override]
         """Returns how exceptional targets are among the reference rows, shape (m,).
 
@@ -525,16 +526,16 @@ def _chosen(rule, numbers, below, preds, budget):
 
 def _is_null(rule, y):
     """Returns whether y <= c, as of a NaN, shape (n,)."""
-    _check("threshold", rule.threshold)
+    _number("threshold", rule.threshold)
     _checks.check_vectors(y=(y := without_axis(y, 1)))
     return ~(y > rule.threshold)
 
 
-def _check(name, number):
-    _checks.check_number(name, number, lambda v: v == v, "that is not NaN")
+def _number(name: str, value: Any) -> Any:
+    return _checks.check_number(name, value, lambda v: v == v, "that is not NaN")
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_selected(
     score: Score,
     preds: PyTree,
@@ -697,8 +698,7 @@ def above(c: Number, *, by: Callable | None = None) -> SelectionRule:
       >>> cp(jnp.array([5.0, 4.0]), alpha=0.4).selected
       Array([ True, False], dtype=bool)
     """
-    _check("c", c)
-    return Above(c, by)
+    return Above(_number("c", c), by)
 
 
 def by_p_values(
@@ -758,7 +758,7 @@ def by_p_values(
       >>> cp(jnp.array([5.0, 4.0]), alpha=0.4).selected
       Array([ True,  True], dtype=bool)
     """
-    _check("threshold", threshold)
+    threshold = _number("threshold", threshold)
     _checks.check_scalars(level=(level := as_alpha(level, "level")))
     if not isinstance(level, Array):  # a third is the next float above it
         near = float(level.item())

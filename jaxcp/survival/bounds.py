@@ -100,7 +100,7 @@ class LowerCalibration(WithSameRows):
         return super()._p_values_of_scores(scores, y, *given, **context)
 
 
-@_checks.without_alpha
+@_checks.verb
 def calibrate_lower(
     preds: PyTree,
     time: ArrayLike,
@@ -181,7 +181,7 @@ def calibrate_lower(
       >>> cp(jnp.array([4.0, 5.0]), 0.4, probability=half[:2]).lower.round(2)
       Array([3., 4.], dtype=float32)
     """
-    _checks.check_number("cutoff", cutoff, lambda c: c == c, "without NaN")
+    cutoff = _checks.check_number("cutoff", cutoff, lambda c: c == c, "without NaN")
     columns = {"time": _checks.scores(time), "censoring": _checks.scores(censoring)}
     columns |= {"probability": _checks.vector(probability), "mask": _checks.mask(mask)}
     _, times, censoring, p, mask = _checks.rows(preds=preds, **columns)
@@ -210,6 +210,7 @@ def _check_probability(name, p, mask):
     _checks.check_range(lambda v: (v > 0) & (v <= 1), known, p, mask, cure)
 
 
+@_checks.by_labels
 def impute_censoring(
     key: Array, model: Callable, x: PyTree, time: ArrayLike, event: ArrayLike
 ) -> Array:

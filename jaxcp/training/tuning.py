@@ -24,6 +24,7 @@ from jaxcp.typing import ArrayLike, PyTree, Score
 _Score = TypeVar("_Score", bound=Score)
 
 
+@_checks.by_labels
 def train_score(
     key: Array,
     score: _Score | SizeLoss[_Score],
@@ -113,6 +114,7 @@ def train_score(
     return _train(key, loss, rank, (preds, y), optimizer, num_steps, project)
 
 
+@_checks.by_labels
 def select_score(
     key: Array,
     scores: _Score,

@@ -291,7 +291,8 @@ def of_arm(score, draw, bound=None):
         e = rng.uniform(0.5, 0.9, n).astype("f")
         return draw(rng, n) | {"propensity": e, "treated": rng.random(n, "f") < e}
 
-    return Method(with_arms, make, ask, MASK, p_values=True)
+    not_for = MASK if bound is None else MASK | OF_ARRAYS
+    return Method(with_arms, make, ask, not_for, p_values=True)
 
 
 def of_effects(score, draw):
@@ -310,7 +311,7 @@ def of_effects(score, draw):
     def with_halves(rng, n):
         return draw(rng, n) | {"half": rng.random(n, "f")}
 
-    return Method(with_halves, make, ask, p_values=True)
+    return Method(with_halves, make, ask, OF_ARRAYS, p_values=True)
 
 
 def lower_bounds():
@@ -351,7 +352,7 @@ def selected(score, rule, draw, not_for=None):
         return {"sets": of_all(cp, test["preds"], alpha), "p": p}
 
     traces = {"traces": "its sets come from a program of this level, see test_selected"}
-    return Method(draw, make, ask, MASK | traces | (not_for or {}))
+    return Method(draw, make, ask, MASK | traces | OF_ARRAYS | (not_for or {}))
 
 
 def first(preds):
@@ -464,7 +465,7 @@ def stream_by_group(own):
         preds = test["groups"], test["preds"]
         return {"sets": online.run(*value, preds, test["y"], alpha)[1]}
 
-    traces = {"traces": "its init maps that of the method"}
+    traces = {"traces": "its init maps that of the method"} | OF_ARRAYS
     return Method(grouped(NUMBERS), make, ask, STREAM | traces, rtol=1e-5)
 
 
@@ -480,7 +481,7 @@ def late_stream(method):
             state = method.update(state, pred, y, alpha, threshold=q)
         return {"sets": method.predict(state, test["preds"][0], alpha), "state": state}
 
-    return Method(NUMBERS, make, ask, STREAM, rtol=1e-5)
+    return Method(NUMBERS, make, ask, STREAM | OF_ARRAYS, rtol=1e-5)
 
 
 def of_scores(function, draw=numbers, not_for=None):
@@ -508,7 +509,7 @@ def predicted(score, draw):
         p = cp.p_values(test["x"], test["y"], **given)
         return {"sets": cp(test["x"], alpha, **given), "p": p}
 
-    files = {"files": "its function is given again"}
+    files = {"files": "its function is given again"} | OF_ARRAYS
     return Method(draw, make, ask, files, 1e-5, p_values=True)
 
 
@@ -536,6 +537,7 @@ def by_mask():
         return inputs(rng, n) | {"missing": masks[np.arange(n) % 4]}
 
     lacks = {"files": "its function is given again", "repeated": "it has no weights"}
+    lacks |= OF_ARRAYS
     return Method(with_masks, make, ask, OPTION | lacks, 1e-5, p_values=True)
 
 
@@ -550,6 +552,7 @@ def bayes(rows, test, alpha):
 
 
 DRAWS = np.linspace(-1, 1, 5).astype("f")
+OF_ARRAYS = {"labels of rows": "arrays are computed from its rows first"}
 MASK = {"weights": "it has none", "repeated": "it has no weights"}
 OPTION = {"mask": "it has none", "weights": "it has none"}
 HALF = {"half precision": "solves a system: jax has none in halves"}
@@ -558,11 +561,13 @@ FIT = {"repeated": "fits see the copies; calibration weights do not weigh fits"}
 FILES = {"files": "its functions are given again"}
 PLACES = {"permuted": "which rows a fit sees depends on their places or a key"}
 STREAM = OPTION | {"repeated": "it has no weights", "permuted": "in order of time"}
+STREAM |= {"large levels": "a level of a stream moves"}
 FLAT = {"gradients": "counts have no slopes"}
 ELSEWHERE = dict.fromkeys(("jit", "traces", "half precision"), "in test_transforms")
 ELSEWHERE |= {"filling up": "every score is filled up in test_padding"}
 SIZES_COUNT = {"repeated": "groups are small by their rows, not by weights"}
 LOSSES = {"half precision": "losses are numbers in single precision at least"}
+LOSSES |= {"large levels": "a level of losses may be large"}
 CLUSTERS = {"weights": "clusters make them"}
 LABELS_OF_FITS = fits(labels)
 GRID = np.linspace(-3, 3, 7).astype("f")
@@ -688,7 +693,8 @@ METHODS = {
     ),
     "Bayes": of_scores(
         bayes,
-        not_for={"weights": "it has none", "repeated": "rows reweigh the draws"},
+        not_for=OF_ARRAYS
+        | {"weights": "it has none", "repeated": "rows reweigh the draws"},
     ),
     "risk": controlled(risk.miscoverage),
     "risk of masks": controlled(

@@ -1,14 +1,19 @@
 """What every method keeps, in whichever way it is called: methods x laws."""
 
+import warnings
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+import methods
 from jaxcp.sets import LabelSet
-from methods import ALPHA, METHODS, WITH_LEVELS, M, N, context, of
+from methods import ABSOLUTE, ALPHA, METHODS, WITH_LEVELS, M, N, context, of
 
 
 def law(name):
@@ -51,6 +56,135 @@ def test_other_rows_and_levels_trace_nothing(name):
     data = method.data(seed=1)
     with jax.no_tracing():
         method.run(*data, 0.4)
+
+
+@law("large levels")
+def test_sets_that_mostly_miss_come_with_one_warning_at_the_line_that_asks(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    value = method.make(rows)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for alpha in (0.9, 0.9, 0.5):
+            found = method.ask(value, test, alpha)
+    assert bool(caught) == ("sets" in found or name == "Bayes")
+    assert len({warning.lineno for warning in caught}) == len(caught)
+    for warning in caught:
+        assert warning.filename == methods.__file__
+        assert "sets that cover 10 %" in str(warning.message)
+
+
+def test_calls_inside_of_calls_warn_once_and_traced_levels_never():
+    rows = METHODS["split"].data()[0]
+    preds, y = rows["preds"], rows["y"]
+    cp = jaxcp.calibrate(ABSOLUTE, preds, y)
+    split = jaxcp.split_conformal(lambda _, x: x, None, ABSOLUTE, preds, y)
+    for call in [lambda a: cp(preds, a), lambda a: split(preds, alpha=a), split.at]:
+        with pytest.warns(UserWarning, match="say alpha=0.25") as caught:
+            call(np.float32(0.75))
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(0.5)
+            if call != split.at:
+                jax.jit(call)(0.75)
+
+
+def labeled(rows, order):
+    """Rows of pandas: what comes with the first argument is in another order."""
+    first = []
+
+    def of_pandas(name, v):
+        frames = {1: pd.Series, 2: pd.DataFrame}
+        by_fits = name in ("preds", "held_out", "fits") and {"held_out", "fits"} & {
+            *rows
+        }
+        if by_fits or v.ndim not in frames:
+            return v
+        frame = frames[v.ndim](v, index=100 + np.arange(len(v)))
+        first.append(name)
+        return frame if name == first[0] else frame.iloc[order]
+
+    return {
+        name: jax.tree.map(partial(of_pandas, name), value)
+        for name, value in rows.items()
+    }
+
+
+@law("labels of rows")
+def test_labels_of_rows_say_which_belong_together(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    shuffle = np.random.default_rng(0).permutation
+    found = method.run(labeled(rows, shuffle(N)), labeled(test, shuffle(M)))
+    same(found, method.run(rows, test), 0)
+
+
+def far(rows, offset):
+    """Numbers near 0 as integers or doubles near an offset; of a pair the centers."""
+    if isinstance(rows, tuple):
+        return far(rows[0], offset), *rows[1:]
+    return (rows + np.float64(offset)).astype(type(offset))
+
+
+def predicts_targets(name):
+    """Whether sets are asked for of predictions in units of targets, outside of jit."""
+    test = METHODS[name].data()[1]
+    is_number = "y" in test and test["y"].dtype.kind == "f"
+    without_ends = "split of draws", "selection"
+    elsewhere = (*without_ends, "selected, the largest")  # which is asked inside of jit
+    return is_number and {*test} >= {"preds"} and name not in elsewhere
+
+
+@pytest.mark.skipif(jax.config.jax_enable_x64, reason="double precision holds them")
+@pytest.mark.parametrize("name", [name for name in METHODS if predicts_targets(name)])
+def test_predictions_that_single_precision_cannot_hold_are_refused(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    value = method.make(rows)
+    moved = {k: far(test[k], np.float64(2**31 + 65)) for k in ("preds", "y")}
+    widths = np.asarray(method.ask(value, test, ALPHA)["sets"].widths())
+    if not np.any(np.isfinite(widths) & (widths > 0)):
+        pytest.skip("infinite and empty sets have no digits")
+    with pytest.raises(ValueError, match=r"digits .*subtract an offset.*X64"):
+        method.ask(value, test | moved, ALPHA)
+
+
+@pytest.mark.skipif(jax.config.jax_enable_x64, reason="double precision holds them")
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float64])
+def test_sets_hold_their_integers_or_are_refused(kind):
+    rows = METHODS["split"].data()[0]
+    preds, y = rows["preds"], rows["y"]
+    cp = jaxcp.calibrate(ABSOLUTE, preds, y)
+    split = jaxcp.split_conformal(lambda _, x: x, None, ABSOLUTE, preds, y)
+    for offset in (2**12 + 1, 2**30 + 65):
+        numbers = far(np.zeros(5), kind(offset))
+        for call in (cp, split, lambda v, alpha: cp.at(alpha)(list(v))):
+            if offset < 2**20:
+                assert np.all(call(numbers, 0.3).contains(numbers.astype(float)))
+                continue
+            with pytest.raises(ValueError, match="preds with digits"):
+                call(numbers, 0.3)
+            with jax.enable_x64(True):
+                assert np.all(call(numbers, 0.3).contains(numbers.astype(float)))
+
+
+def test_sets_that_are_right_to_the_last_digits_have_lost_none():
+    y = np.full(30, 0.1)
+    cp = jaxcp.calibrate(ABSOLUTE, y, y)
+    for sets in (cp(y, 0.2), cp.at(0.2)(list(y))):
+        assert_array_equal(sets.upper, np.float32(0.1))
+
+
+@pytest.mark.skipif(jax.config.jax_enable_x64, reason="double precision holds them")
+def test_a_prediction_far_from_others_is_seen():
+    preds, y = METHODS["split"].data()[0].values()
+    cp = jaxcp.calibrate(ABSOLUTE, preds, y)
+    preds = np.append(preds.astype(float), 2.0**31 + 65)
+    for call in (lambda v: cp(v, 0.3), cp.at(0.3), lambda v: cp.at(0.3)(preds=[*v])):
+        call(preds[:-1])
+        with pytest.raises(ValueError, match="got steps of"):
+            call(preds)
 
 
 @law("gradients")

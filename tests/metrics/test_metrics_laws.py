@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -211,6 +212,26 @@ OF_SETS_ALONE = {
     "sizes",
 }
 each_metric = pytest.mark.parametrize("name", METRICS)
+BY_JAX = {"excess_coverage_risk", "infinite_rate"}  # of what jax makes of the rows
+
+
+@pytest.mark.parametrize(
+    "name", [k for k, v in METRICS.items() if v[0] is intervals and k not in BY_JAX]
+)
+def test_labels_of_rows_say_which_belong_together(name):
+    kind, metric, *_ = METRICS[name]
+    rows = rows_of(kind, KEY)
+    order = np.random.default_rng(0).permutation(M)
+    table = pd.DataFrame({"lower": rows.sets.lower, "upper": rows.sets.upper})
+    labeled = Rows(
+        sets=table,
+        y=pd.Series(np.asarray(rows.y)).iloc[order],
+        x=pd.DataFrame(np.asarray(rows.x)).iloc[order],
+        groups=pd.Series(np.asarray(rows.groups)).iloc[order],
+    )
+    found = jax.tree.leaves(metric(labeled, 0.2))
+    for a, b in zip(found, jax.tree.leaves(metric(rows, 0.2)), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def covered(r):

@@ -43,16 +43,37 @@ def test_the_table_has_every_method():
     assert names == set(online.__all__) - BESIDE
 
 
-def test_a_method_of_ones_own_runs():
+class LastError:
     """The last error is the radius of the next interval: two functions are enough."""
 
-    class LastError:
-        def init(self, scores, alpha, *, mask=None):
-            return scores[-1]
+    def init(self, scores, alpha, *, mask=None):
+        return scores[-1]
 
-        def step(self, state, pred, y, alpha):
-            return jnp.abs(y - pred), Interval(pred - state, pred + state)
+    def step(self, state, pred, y, alpha):
+        return jnp.abs(y - pred), Interval(pred - state, pred + state)
 
+
+@pytest.mark.parametrize("name", [*METHODS, "late", "of one's own"])
+def test_streams_over_devices_are_those_of_one(name):
+    """In shard_map with its checks: what `init` makes of alpha varies over no mesh."""
+    beside = {"late": METHODS["aci"], "of one's own": LastError()}
+    method, delay = {**METHODS, **beside}[name], 3 if name == "late" else None
+
+    def run(past, y):
+        state = method.init(past, 0.2)
+        return online.run(method, state, jnp.zeros(len(y)), y, 0.2, delay=delay)
+
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 60)), jnp.float32)
+    mesh = jax.make_mesh((2,), ("series",), axis_types=(jax.sharding.AxisType.Auto,))
+    series = jax.sharding.PartitionSpec("series")
+    spread = jax.shard_map(jax.vmap(run), mesh=mesh, in_specs=series, out_specs=series)
+    rows = jnp.abs(y[:, :30]), y[:, 30:]
+    found = jax.tree.leaves(spread(*rows))
+    for a, b in zip(found, jax.tree.leaves(jax.vmap(run)(*rows)), strict=True):
+        assert_allclose(a, b, rtol=1e-6)  # exp and sums round by shape
+
+
+def test_a_method_of_ones_own_runs():
     method = LastError()
     state, sets = online.run(method, method.init(PAST, 0.1), PREDS, Y, 0.1)
     errors = np.abs(Y - PREDS)
