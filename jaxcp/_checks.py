@@ -314,10 +314,44 @@ def check_shape(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> N
 
 # Arguments that have a row for each of the same things.
 _ROWS = frozenset(
-    "preds x x_new sets probs draws scores losses effects y groups labels features "
-    "anchors u missing where weights calibration_weights test_weights clusters mask "
-    "sizes treated propensity time event censoring probability rates control treatment "
-    "residuals confidence p0 p1".split()
+    [
+        "preds",
+        "x",
+        "x_new",
+        "sets",
+        "probs",
+        "draws",
+        "scores",
+        "losses",
+        "effects",
+        "y",
+        "groups",
+        "labels",
+        "features",
+        "anchors",
+        "u",
+        "missing",
+        "where",
+        "weights",
+        "calibration_weights",
+        "test_weights",
+        "clusters",
+        "mask",
+        "sizes",
+        "treated",
+        "propensity",
+        "time",
+        "event",
+        "censoring",
+        "probability",
+        "rates",
+        "control",
+        "treatment",
+        "residuals",
+        "confidence",
+        "p0",
+        "p1",
+    ]
 )
 
 
