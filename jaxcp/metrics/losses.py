@@ -88,13 +88,19 @@ def with_errors(loss, sets, y, num_rows, means, groups=None):
     of = lambda one, target: as_float(one_number(loss(one, target)))  # noqa: E731
     losses = jax.vmap(of)(sets, _batching.widened(y))
     center = means(losses)
-    origin = jnp.nan_to_num(center)  # of groups without rows
-    if groups is not None:
-        origin = origin[groups] if groups.ndim == 1 else origin[:, None]
-    # Of small numbers squares keep their digits.
-    gaps = jnp.subtract(*jnp.broadcast_arrays(losses, origin))
-    unit = unit_of(gaps)
-    gaps = gaps / unit
+
+    def of_rows(values: Array) -> Array:
+        if groups is None:
+            return jnp.broadcast_to(values, losses.shape)
+        if groups.ndim == 1:
+            return values[groups]
+        return jnp.broadcast_to(values[:, None], (len(values), len(losses)))
+
+    # Of small numbers squares keep their digits. NaN is of groups without rows.
+    origin = of_rows(jnp.nan_to_num(center))
+    gaps = jnp.broadcast_to(losses, origin.shape) - origin
+    unit = unit_of(means(jnp.abs(gaps))[..., None], axis=-1)
+    gaps = gaps / of_rows(unit)
     spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
     flat, known = spread == 0, num_rows > 1  # a root has no gradient at 0
     rest = jnp.where(known, num_rows - 1, 1)
