@@ -21,7 +21,7 @@ from jaxcp import _checks
 from jaxcp._numbers import as_float, at_least_single, quotient, unit_of, varying_like
 from jaxcp._tree import pytree
 from jaxcp.quantiles._keys import bisect_floats
-from jaxcp.typing import ArrayLike, PyTree
+from jaxcp.typing import ArrayLike, Number, PyTree
 
 _KMEANS_STEPS = 25
 UNROLLED = 16  # dimensions up to which a sum over them is written out
@@ -67,7 +67,7 @@ def as_points(y: Array, points: Array) -> tuple[Array, Array]:
 
 
 def fold_squares(
-    combine: Callable, each: Callable, y: Array, centers: Array, unit: ArrayLike = 1.0
+    combine: Callable, each: Callable, y: Array, centers: Array, unit: Number = 1.0
 ) -> Array:
     """Returns `each(squared distance)` of a point from l >= 1 points, combined.
 

@@ -98,13 +98,19 @@ def with_errors(
 ) -> MeanLoss:
     """Returns means of numbers, with their standard errors, as `means` takes means."""
     center = means(values)
-    origin = jnp.nan_to_num(center)  # of groups without rows
-    if groups is not None:
-        origin = origin[groups] if groups.ndim == 1 else origin[:, None]
-    # Of small numbers squares keep their digits.
-    gaps = jnp.subtract(*jnp.broadcast_arrays(values, origin))
-    unit = unit_of(gaps)
-    gaps = gaps / unit
+
+    def at_rows(numbers: Array) -> Array:
+        if groups is None:
+            return jnp.broadcast_to(numbers, values.shape)
+        if groups.ndim == 1:
+            return numbers[groups]
+        return jnp.broadcast_to(numbers[:, None], (len(numbers), len(values)))
+
+    # Of small numbers squares keep their digits. NaN is of groups without rows.
+    origin = at_rows(jnp.nan_to_num(center))
+    gaps = jnp.broadcast_to(values, origin.shape) - origin
+    unit = unit_of(means(jnp.abs(gaps))[..., None], axis=-1)
+    gaps = gaps / at_rows(unit)
     spread = jnp.maximum(means(gaps**2) - means(gaps) ** 2, 0)
     is_flat, is_known = spread == 0, num_rows > 1  # a root has no gradient at 0
     rest = jnp.where(is_known, num_rows - 1, 1)

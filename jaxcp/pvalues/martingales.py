@@ -56,13 +56,13 @@ def summed_bets(martingale, p_values, state):
         bets = jax.tree.map(partial(kept, count=count), bets_of(p_values))
         sums = [running_sums(jnp.zeros_like(v[0]), v) for v in jax.tree.leaves(bets)]
         states = [start[None] + v for (start, _), v in zip(totals, sums, strict=True)]
-        log_capital = jax.vmap(martingale.log_capital)(tree.unflatten(states))
+        log_capital = jax.vmap(martingale.log_capital)(jax.tree.unflatten(tree, states))
         pairs = zip(totals, sums, strict=True)
         return [_add_last(total, v) for total, v in pairs], log_capital
 
     totals = [(v, jnp.zeros_like(v)) for v in leaves]
     totals, rows = lax.scan(go, totals, _stretches(p_values, max(most, 1)))
-    state = tree.unflatten([total for total, _ in totals])
+    state = jax.tree.unflatten(tree, [total for total, _ in totals])
     return state, rows.reshape(-1, *rows.shape[2:])[: len(p_values)]
 
 
@@ -97,7 +97,7 @@ def _in_blocks(start, terms):
     def step(total: tuple[Array, Array], block: Array) -> tuple:
         return add_exactly(total, block), total[0]
 
-    _, before = lax.scan(step, (start, jnp.zeros_like(start)), sums[:, -1])
+    before: Array = lax.scan(step, (start, jnp.zeros_like(start)), sums[:, -1])[1]
     return (sums + before[:, None]).reshape(-1)
 
 
