@@ -7,7 +7,7 @@ import inspect
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar, cast
@@ -414,8 +414,15 @@ def _has_labels(rows: Any, kinds: tuple) -> bool:
     return any(_has_labels(part, kinds) for part in parts)
 
 
-def verb(call: _Call, only: Iterable[str] = _ROWS) -> _Call:
-    """Returns a verb that takes rows `by_labels`, and says where alpha goes."""
+def verb(
+    call: _Call,
+    only: Iterable[str] = _ROWS,
+    refused: Mapping[str, Callable[[Any], None]] | None = None,
+) -> _Call:
+    """Returns a verb that takes rows `by_labels`, and says where alpha goes.
+
+    What `refused` names is no argument of it: a function raises for what it is given.
+    """
     in_order = by_labels(call, only)
 
     @functools.wraps(in_order)
@@ -425,6 +432,8 @@ def verb(call: _Call, only: Iterable[str] = _ROWS) -> _Call:
                 f"expected {call.__name__} without alpha, got {options['alpha']!r}; it "
                 "goes into the call for sets, cp(preds, alpha=0.1)"
             )
+        for name, refuse in (refused or {}).items():
+            refuse(options.pop(name, None))
         return in_order(*args, **options)
 
     return cast(_Call, checked)

@@ -10,6 +10,7 @@ From rows and a plan (which fits leave which rows out) to held-out scores.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -40,6 +41,7 @@ from jaxcp.typing import (
     Splitter,
 )
 
+_without_groups = partial(_checks.verb, refused={"groups": plans.check_alone})
 _LOST = (
     "; digits of the data may not carry a closed form, as with a small penalty: take "
     "a larger one, or x and y in float64 with jax_enable_x64"
@@ -80,9 +82,10 @@ class Rows(NamedTuple):
     given: Any
 
 
-def check_data(key, learner, score, x, y, groups=None):
+def check_data(
+    key: Array, learner: AnyLearner, score: Score, x: PyTree, y: Any
+) -> Rows:
     """Returns inputs and targets as arrays, after checks."""
-    plans.check_alone(groups)
     inputs.check_score(score)
     _checks.check_given(learner=learner)
     if isinstance(learner, FitsOnHost):
@@ -171,7 +174,7 @@ def _fit_together(key, learner, x, y, weights, left_out, batch_size):
     return fits, left_out.of_rows(fits, x)
 
 
-@_checks.verb
+@_without_groups
 def cross_conformal(
     key: Array,
     learner: AnyLearner,
@@ -181,7 +184,6 @@ def cross_conformal(
     weights: ArrayLike,
     *,
     aggregation: plans.Aggregation = "mean",
-    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -202,7 +204,6 @@ def cross_conformal(
       weights: Training weights >= 0, shape (b, n), e.g. from `jaxcp.resampling`.
       aggregation: "mean" or "median" of the fits without a row. Medians of
         probabilities need not sum to 1: use the mean for labels.
-      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights >= 0 of the rows' scores, shape (n,), as for
         `calibrate`: ratios, with `test_weights`, or fixed ones, none above 1. They are
         normalized once over all rows, with an infinite atom for the test point at both
@@ -247,7 +248,7 @@ def cross_conformal(
       >>> cp(x[:2], alpha=0.1).lower.shape
       (2,)
     """
-    rows = check_data(key, learner, score, x, y, groups)
+    rows = check_data(key, learner, score, x, y)
     _checks.check_given(weights=weights)
     weights = as_arrays(weights=weights)
     n = len(rows.y)
@@ -370,7 +371,7 @@ def jackknife_plus(
     return carry_out(plan, key, learner, score, rows, *known, codes)
 
 
-@_checks.verb
+@_without_groups
 def cv_plus(
     key: Array,
     learner: AnyLearner,
@@ -380,7 +381,6 @@ def cv_plus(
     *,
     num_folds: int | None = None,
     folds: ArrayLike | Splitter | Iterable[tuple[ArrayLike, ArrayLike]] | None = None,
-    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -399,7 +399,6 @@ def cv_plus(
         K - 1 or a name, such as its group; or a splitter with `split(x, y)`, as of
         scikit-learn; or its K pairs (train, test) of row numbers, as of a splitter that
         needs groups. Traced folds need `num_folds`, too.
-      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -443,7 +442,7 @@ def cv_plus(
       >>> cp(x[:2], alpha=0.1).upper.shape
       (2,)
     """
-    rows = check_data(key, learner, score, x, y, groups)
+    rows = check_data(key, learner, score, x, y)
     if folds is None:
         counts = resampling.check_folds(len(rows.y), cast(int, num_folds))
         key_fits, weights, own = _partition(key, *counts)
@@ -515,7 +514,7 @@ def _partition_by(key, folds, num_folds):
     return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
 
 
-@_checks.verb
+@_without_groups
 def jackknife_plus_after_bootstrap(
     key: Array,
     learner: AnyLearner,
@@ -525,7 +524,6 @@ def jackknife_plus_after_bootstrap(
     *,
     num_resamples: int,
     aggregation: plans.Aggregation = "mean",
-    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -544,7 +542,6 @@ def jackknife_plus_after_bootstrap(
       num_resamples: Number of bootstrap resamples b; a row is in every bag with
         probability about 0.63^b. Sets are infinite where alpha n rows or more are.
       aggregation: "mean" or "median".
-      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -585,12 +582,11 @@ def jackknife_plus_after_bootstrap(
       (30,)
     """
     options: dict[str, Any] = {"batch_size": batch_size, "check": check}
-    options |= {"groups": groups}
     options |= {"aggregation": aggregation, "calibration_weights": calibration_weights}
     return enbpi(key, learner, score, x, y, num_resamples=num_resamples, **options)
 
 
-@_checks.verb
+@_without_groups
 def enbpi(
     key: Array,
     learner: AnyLearner,
@@ -602,7 +598,6 @@ def enbpi(
     block_size: int = 1,
     moving: bool = True,
     aggregation: plans.Aggregation = "mean",
-    groups: None = None,
     calibration_weights: ArrayLike | None = None,
     batch_size: int | None = None,
     check: bool = True,
@@ -625,7 +620,6 @@ def enbpi(
       block_size: Rows in a block of the bootstrap; more than 1 keeps dependence.
       moving: Whether blocks may start at any row, as for `resampling.block_bootstrap`.
       aggregation: "mean" or "median" of the fits whose bag lacks a row.
-      groups: Refused: no theorem holds in each group. `jackknife_plus` takes them.
       calibration_weights: Weights of the rows' scores, shape (n,), as for
         `cross_conformal`.
       batch_size: Fits that run at a time.
@@ -667,7 +661,7 @@ def enbpi(
       >>> sets.lower.shape
       (20,)
     """
-    rows = check_data(key, learner, score, x, y, groups)
+    rows = check_data(key, learner, score, x, y)
     sizes = resampling.check_blocks(len(rows.y), num_resamples, block_size)
     key_fits, bags = _bags(key, *sizes, bool(moving))
     plan = plan_of(bags, aggregation, batch_size, check)._replace(bags=True)
