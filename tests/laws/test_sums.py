@@ -116,7 +116,6 @@ def bets(martingale):
 SUMS = {
     "brier_score": (lambda v: metrics.brier_score(v, zeros(v)), lambda v, n: v**2),
     "by_group": (of_groups(3), lambda v, n: v),
-    "by_group of many": (of_groups(20), lambda v, n: v),
     "by_group of very many": (of_groups(1000), lambda v, n: v),
     "calibration_test": (walk("kolmogorov"), walked),
     "calibration_test, range": (walk("kuiper"), walked),
@@ -192,13 +191,6 @@ SUMS = {
         lambda v: metrics.pinball_score(v, zeros(v), 0.25),
         lambda v, n: 0.75 * v,
     ),
-    "summary": (
-        lambda v: [
-            metrics.summary(widths(v), odd(v), 0.5)[name]
-            for name in ("mean_size", "mean_finite_size")
-        ],
-        lambda v, n: v,
-    ),
     "variogram_score": (
         lambda v: metrics.variogram_score(
             np.stack([0 * v, v], axis=1)[:, None], np.zeros((len(v), 2))
@@ -265,6 +257,7 @@ NO_SUMS = {
     "venn_abers_classes",
     "is a tail of a law, of a jnp.sum": "fisher_test",
     "is a mean of draws": "mean_volume",
+    "is several of these together": "summary",
     "fits by steps": "density_ratio label_ratio",
 }
 
