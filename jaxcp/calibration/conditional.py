@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,13 +13,14 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _checks, _names
-from jaxcp._batching import by_rows, repeated, score_of, widened
+from jaxcp._arrays import is_concrete
+from jaxcp._batching import by_rows, invert_each, repeated, score_of, widened
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.rule import Rule
 from jaxcp.held import taking
 from jaxcp.quantiles import _regression
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, HasRounding, PyTree, Score
 
 
 @pytree
@@ -130,8 +132,7 @@ class ConditionalCalibration(Rule):
         columns = self._declared({"features": features})
         y = taking.coded(self.classes, y)
         preds, y, _, context = self._rows(preds, columns, y)
-        rows = preds, y, context
-        return by_rows(_duals_of, self.rank(alpha), rows=rows, holder=self)
+        return self._where_tied(_duals_of, self.rank(alpha), preds, y, context)
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -153,6 +154,29 @@ class ConditionalCalibration(Rule):
         """Returns the threshold of one test point, shape () or (c,)."""
         fits = rank if u is None else rank[0]
         return self._at_point(_regression.threshold, features, fits, u)
+
+    def _sets(self, preds, alpha, *, u=None, **columns):
+        if u is None or not is_concrete(self, preds, alpha, u, columns):
+            return super()._sets(preds, alpha, u=u, **columns)
+        self._check_one_alpha(alpha)
+        preds, _, u, context = self._rows(preds, columns, u=_checks.uniforms(u))
+        fits, _ = self._rank(alpha, u=u)
+        context |= {"u": as_float(u)}
+        q = self._where_tied(_thresholds_of, fits, context)
+        sets = by_rows(invert_each, self.score, rows=(preds, q))
+        sets = sets.exact() if isinstance(sets, HasRounding) else sets
+        return _names.named(sets, self.classes)
+
+    def _where_tied(self, program, fits, *rows):
+        """Returns the results of rows, of a program that projects only if some tie."""
+        if is_concrete(self, fits, rows):
+            quick = partial(program, projects=False)
+            found = by_rows(quick, fits, rows=rows, holder=self)
+            # In a program to come nothing is known.
+            if is_concrete(found) and not np.isnan(found).any():
+                return found
+        program = partial(program, projects=True)
+        return by_rows(program, fits, rows=rows, holder=self)
 
     def _at_point(self, function, phi, fits, *rows):
         """Returns a function of the regression of each component, shape () or (c,)."""
@@ -180,13 +204,34 @@ def _fit(rule, alpha):
     return rule._each_component(of, alpha)
 
 
-@jit
-def _duals_of(rule, fits, preds, y, context):
-    def one(row, pred, y):
-        score = score_of(rule.score, pred, y)
-        return rule._at_point(_regression.dual, row["features"], fits, score)
+@partial(jit, static_argnames="projects")
+def _thresholds_of(
+    rule: ConditionalCalibration, fits: _regression.Fit, context: PyTree, projects: bool
+) -> Array:
+    """Returns thresholds of rows with uniforms; unless it projects NaN of ties."""
+    at = partial(_regression.threshold, projects=projects)
+    return rule._each(
+        lambda row: rule._at_point(at, row["features"], fits, row["u"]), context
+    )
 
-    return rule._each(one, context, *widened((preds, y)))
+
+@partial(jit, static_argnames="projects")
+def _duals_of(
+    rule: ConditionalCalibration,
+    fits: _regression.Fit,
+    preds: PyTree,
+    y: Array,
+    context: PyTree,
+    projects: bool,
+) -> Array:
+    """Returns duals of rows; unless it projects NaN of those that may tie."""
+    dual = partial(_regression.dual, projects=projects)
+
+    def dual_of(row: PyTree, pred: PyTree, y: Array) -> Array:
+        score = score_of(rule.score, pred, y)
+        return rule._at_point(dual, row["features"], fits, score)
+
+    return rule._each(dual_of, context, *widened((preds, y)))
 
 
 def calibrate_conditional(
