@@ -26,7 +26,6 @@ from jaxcp.typing import PyTree
 _dot = partial(jnp.matmul, precision="highest")
 _PIVOTS = 20  # in a round, after which the rounding of what they update is undone
 _ROUNDS = 20  # at most, and one more for each feature
-_TIE = 0.25  # of the bound of its rounding: of 1e5 rows that tie none came beyond 0.12
 
 
 class Vertex(NamedTuple):
@@ -93,7 +92,7 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     problem = _Problem(*known, none, none, 0 * alpha, alpha)
     eye = jnp.eye(p, dtype=scores.dtype)
     start = Vertex(eye, jnp.full(p, -1), problem.scores > 0)
-    return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0])
+    return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0].vertex)
 
 
 def coefficients(
@@ -121,14 +120,16 @@ def threshold(
     """Returns the threshold at phi, for U = 1 - alpha or u - alpha, shape ().
 
     It is phi'g, the left limit in U, without `u` rounded outwards. With `u` it is the
-    largest score whose dual of least norm is below U: all below phi'g, perhaps phi'g.
+    largest score whose dual of least norm is below U: phi'g or the next float below,
+    where rows tie moved by the error of phi'g.
     +inf for features of zeros, and where too many pivots do not end. Unless it projects
     NaN where rows may tie.
     """
     left = (1 if u is None else u) - fitted.alpha
     known = lax.stop_gradient((scores, features, phi))
     problem, vertex = _with_test_point(*known, fitted, 0, left)
-    vertex, is_done, endless = _solve(problem, vertex)
+    walk, is_done = _solve(problem, vertex)
+    vertex, endless = walk.vertex, walk.endless
     unbounded = jnp.isinf(scores)
     finite = jnp.where(unbounded, 0, scores)
     q, w, errors = _value(finite, features, fitted, vertex, phi)
@@ -136,12 +137,12 @@ def threshold(
     if u is None:
         shift = error
     else:
-        eta = _dual_at_threshold(problem, vertex, errors, w, projects)
+        eta, ties = _dual_at_threshold(problem, walk, errors, w, projects)
+        error = jnp.where(ties, error, 0)
         # The left limit in U, as of phi'g: where they are equal but for rounding it is
         # not below.
         is_in = eta < left - 3 * _tolerance(problem.scores)
         shift = jnp.where(is_in, error, jnp.minimum(just_below(q) - q, -error))
-        shift = jnp.where(jnp.isnan(eta), jnp.nan, shift)
     q += lax.stop_gradient(shift)
     found = jnp.append(jnp.where(unbounded, jnp.sign(scores), 0), 0)[vertex.basis]
     large = jnp.sum(lax.stop_gradient(found) * w)
@@ -149,7 +150,10 @@ def threshold(
     # Along an edge without an end, and where rows know nothing, phi'g follows U.
     endless |= jnp.any((vertex.basis < 0) & (jnp.abs(w) > _near(phi)))
     q = jnp.where(endless, jnp.where(left > 0, jnp.inf, -jnp.inf), q)
-    return jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
+    q = jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
+    if u is None or projects:
+        return q
+    return jnp.where(jnp.isnan(eta) & jnp.isfinite(q), jnp.nan, q)
 
 
 def dual(
@@ -168,48 +172,44 @@ def dual(
     """
     known = lax.stop_gradient((scores, features, phi, fitted, score))
     problem, vertex = _with_test_point(*known)
-    vertex, is_done, _ = _solve(problem, vertex)
-    walk = _start(problem, vertex)
+    walk, is_done = _solve(problem, vertex)
+    walk = _start(problem, walk.vertex)
     eta, (_, basis, upper) = _edge(problem, walk)[0], walk.vertex
     bound = jnp.where(upper[-1], 1 - fitted.alpha, -fitted.alpha)
     is_basic = walk.inside[-1]
     basic = jnp.sum(jnp.where(basis == len(features), eta, 0))
     found = jnp.where(is_basic, basic, bound)
     errors = _errors(problem, walk.vertex, *known[1:3], fitted.whiten)
-    off = jnp.where(is_basic, _nearest(problem, walk.inside[:-1], walk.r[:-1]), jnp.abs(walk.r[-1]))
-    ties = off <= _TIE * jnp.max(errors)
+    off = jnp.where(is_basic, _nearest(problem, walk, walk.r), jnp.abs(walk.r[-1]))
+    ties = off <= jnp.max(errors)
     found = _least_norm(problem, walk.vertex, errors, found, found, ties, projects)
     return jnp.where(is_done & jnp.any(phi != 0), found, 0)
 
 
 def _dual_at_threshold(
-    problem: _Problem, vertex: Vertex, errors: Array, w: Array, projects: bool
-) -> Array:
-    """Returns the dual of least norm of a test point whose score is phi'g = w'S_B."""
-    inverse, g = _interpolated(*problem.basic(vertex.basis), vertex.inverse)
-    z = _dot(inverse, w)
-    fits, shares = _dot(problem.features, jnp.stack([g, z], 1)).T
-    inside = _is_basic(vertex)[:-1]
-    # If no other row ties: with the dual e of the test point those of the basis are
-    # eta_B = -B^-T sum of eta_i phi_i off the basis - e w, and |eta_B|^2 + e^2 is least at this e.
-    duals = jnp.where(vertex.upper[:-1], 1 - problem.alpha, -problem.alpha)
-    alone = -_dot(jnp.where(inside, 0, duals), shares) / (1 + _dot(w, w))
-    off = _nearest(problem, inside, problem.scores[:-1] - fits)
-    ties = off <= _TIE * jnp.max(errors)
-    return _least_norm(problem, vertex, errors, problem.u, alone, ties, projects)
+    problem: _Problem, walk: _Walk, errors: Array, w: Array, projects: bool
+) -> tuple[Array, Array]:
+    """Returns the dual of least norm of a test point whose score is phi'g = w'S_B.
+
+    And whether calibration rows tie there.
+    """
+    eta, level = _edge(problem, walk)[0], problem.u
+    # If no other row ties: with the dual e of the test point the basis has those of
+    # U = e, eta + (U - e) w, and |eta + (U - e) w|^2 + e^2 is least at this e.
+    square = _dot(w, w)
+    alone = (_dot(w, eta) + level * square) / (1 + square)
+    basic = problem.basic(walk.vertex.basis)
+    _, g = _interpolated(*basic, walk.vertex.inverse)
+    off = _nearest(problem, walk, problem.scores - problem.times(g))
+    ties = off <= jnp.max(errors)
+    eta = _least_norm(problem, walk.vertex, errors, level, alone, ties, projects)
+    return eta, ties
 
 
-def _nearest(problem: _Problem, inside: Array, r: Array) -> Array:
+def _nearest(problem: _Problem, walk: _Walk, r: Array) -> Array:
     """Returns the least |r_i| of calibration rows off the basis, shape ()."""
-    counts = ~inside & jnp.any(problem.features != 0, 1)
-    return jnp.min(jnp.where(counts, jnp.abs(r), jnp.inf), initial=jnp.inf)
-
-
-def _is_basic(vertex: Vertex) -> Array:
-    """Returns which rows are basic, shape (n + 1,)."""
-    n = len(vertex.upper)
-    at = jnp.where(vertex.basis < 0, n, vertex.basis)
-    return jnp.zeros(n, bool).at[at].set(True, mode="drop")
+    counts = ~walk.inside[:-1] & jnp.any(problem.features != 0, 1)
+    return jnp.min(jnp.where(counts, jnp.abs(r[:-1]), jnp.inf), initial=jnp.inf)
 
 
 def _least_norm(
@@ -255,9 +255,8 @@ def _on_face(
     own = problem.own + problem.push
     rows = jnp.concatenate([problem.features, own[None]])
     w, fits = _dot(rows, inverse), _dot(rows, g)
-    room = _TIE * _dot(jnp.abs(w), errors)
-    # With the features of a basic row a row ties iff it has its score.
-    is_unit = _is_unit(w)
+    room = _dot(jnp.abs(w), errors)
+    is_unit = _is_unit(w)  # features of a basic row: it ties iff it has its score
     fits = jnp.where(is_unit, _dot(jnp.round(w), values), fits)
     room = jnp.where(is_unit, 0, room)
     tied = walk.inside | (jnp.abs(problem.scores - fits) <= room)
@@ -319,11 +318,12 @@ def _errors(
     g = _dot(vertex.inverse, values)
     raw, _ = problem._replace(features=features, own=phi).basic(vertex.basis)
     sizes = _dot(jnp.abs(raw), _dot(jnp.abs(whiten), jnp.abs(g)))
-    # A score on either side is rounded by 4 eps of it, as in `_numbers.rounding`, and
-    # three products of p terms, phi'W, w'Phi_B and phi'g, by p / 2 eps of their sizes.
+    # Scores on both sides are rounded, by eps, and sums of p products, phi'W, w'Phi_B
+    # and phi'g, by up to p eps / 2 of their sizes, which do not add up: of rows of many
+    # kinds that tie on paper none came beyond half of this.
     eps = jnp.finfo(values.dtype).eps
-    rounded = eps * (8 * jnp.abs(values) + 1.5 * len(g) * sizes)
-    return rounded + jnp.abs(values - _dot(basic, g))
+    rounded = eps * (2 * jnp.abs(values) + len(g) / 2 * sizes)
+    return rounded + jnp.abs(values - _dot(basic, g))  # what the fit leaves there
 
 
 def _is_unit(w: Array) -> Array:
@@ -365,25 +365,27 @@ def _value(scores, features, fitted, vertex, phi):
 
 
 def _solve(problem, vertex, long=False):
-    """Returns the vertex where all duals are in bounds, and whether it was found.
+    """Returns the walk at the vertex where all duals are in bounds, and if it is there.
 
-    And whether there is none, for the objective falls without end.
+    Its flag `endless` says that there is none, for the objective falls without end.
     """
     tol = _tolerance(problem.scores)
     goes_on = lambda w: ~w.endless & (_edge(problem, w)[2] > tol)  # noqa: E731
 
     def improve(carry):
-        vertex, count, *_ = carry
+        walk, count, *_ = carry
         more = lambda c: goes_on(c[0]) & (c[1] < _PIVOTS)  # noqa: E731
         step = lambda c: (_pivot(problem, c[0], long), c[1] + 1)  # noqa: E731
-        walk, _ = lax.while_loop(more, step, (_start(problem, vertex), 0))
-        return walk.vertex, count + 1, goes_on(walk), walk.endless
+        walk, _ = lax.while_loop(more, step, (_start(problem, walk.vertex), 0))
+        return walk, count + 1, goes_on(walk)
 
-    most, flags = _ROUNDS + len(problem.own), (jnp.array(True), jnp.array(False))
-    start = varying_like((vertex, jnp.array(0), *flags), problem)
+    most, none = _ROUNDS + len(problem.own), jnp.zeros_like(problem.own)
+    inside, ends = jnp.zeros_like(vertex.upper), jnp.array(False)
+    walk = _Walk(vertex, 0 * problem.scores, inside, none, none, ends)
+    start = varying_like((walk, jnp.array(0), jnp.array(True)), problem)
     more = lambda c: c[2] & (c[1] < most)  # noqa: E731
-    vertex, _, is_left, endless = lax.while_loop(more, improve, start)
-    return vertex, ~is_left, endless
+    walk, _, is_left = lax.while_loop(more, improve, start)
+    return walk, ~is_left
 
 
 def _start(problem, vertex):
