@@ -84,7 +84,9 @@ class ConditionalCalibration(Rule):
 
         Cost:
           The fit of the level, once, and some pivots of O(n p) for each test point.
-          New values of alpha compile nothing.
+          New values of alpha compile nothing. With `u`, where rows tie, some steps of
+          O(n p^2) more, in a second program that runs all points anew; under `jit` and
+          `vmap` one program has both, and takes about 2 s longer to compile.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -102,9 +104,10 @@ class ConditionalCalibration(Rule):
     ) -> Array:
         """Returns how exceptional each example is at alpha: its dual variable.
 
-        That of the quantile regression of all rows and the example. `y` is in the set
-        iff it is below 1 - alpha (of c components each below 1 - alpha / c), and in
-        that with `u` iff it is below u - alpha, but for rounding.
+        That of the quantile regression of all rows and the example, of least norm where
+        rows tie. `y` is in the set if it is below 1 - alpha (of c components each below
+        1 - alpha / c), without ties only then, and in that with `u` iff it is below u -
+        alpha, but for rounding.
 
         Args:
           preds: Predictions, a pytree with leading axis m.
@@ -120,7 +123,14 @@ class ConditionalCalibration(Rule):
           ValueError: as calling the calibration.
 
         Guarantee:
-          P(dual < u - alpha) = 1 - alpha with an intercept and fresh uniforms u.
+          P(dual < u - alpha) = 1 - alpha with an intercept and fresh uniforms u, of
+          scores with one component; ties change nothing.
+
+        Assumption:
+          That of `calibrate_conditional`.
+
+        Cost:
+          As calling the calibration with `u`.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -245,9 +255,11 @@ def calibrate_conditional(
 ) -> ConditionalCalibration:
     """Returns a calibration whose sets cover 1 - alpha under each shift by features.
 
-    The threshold of a test point is phi'g, g = argmin sum_i rho(S_i - g'phi_i) - U
-    g'phi with the pinball loss rho of level 1 - alpha and U = 1 - alpha: a linear
-    quantile regression in which the score of the test point is as large as can be. With
+    The threshold of a test point is phi'g, rounded outwards, g = argmin sum_i rho(S_i -
+    g'phi_i) - U g'phi with the pinball loss rho of level 1 - alpha and U = 1 - alpha: a
+    linear quantile regression in which the score of the test point is as large as can
+    be. With `u` U is u - alpha, and the set is {dual < U}: where rows lie on the plane
+    through phi'g, the dual of least norm decides whether a score there is in it. With
     flags of groups as features (`conditional.indicators`) every group is covered,
     overlapping or not; with an intercept alone these are the sets of `calibrate`, with
     the flags of disjoint groups those of `calibrate_groups`.
@@ -274,8 +286,9 @@ def calibrate_conditional(
     Guarantee:
       E f(X) (1(covered) - (1 - alpha)) >= 0 for every f >= 0 that is linear in the
       features, on average over calibration sets: coverage 1 - alpha in every group with
-      a flag. With fresh uniforms `u` it is 0 for every linear f. Without them, where
-      scores have no ties, at most p / (n + 1) E max_i |f(X_i)|.
+      a flag. With fresh uniforms `u` it is 0 for every linear f, ties or not, but for
+      rounding. Without them, where the score has a continuous law given the features,
+      at most p / (n + 1) E max_i |f(X_i)|.
 
     Assumption:
       Exchangeable calibration and test examples. Features are not chosen by the scores
@@ -283,7 +296,8 @@ def calibrate_conditional(
 
     Cost:
       The fit of a level takes some tens of pivots of O(n p), and a test point about as
-      many as it has features. In single precision duals are known to about 1e-4, of
+      many as it has features; where rows tie, `u` and `dual` cost more. In
+      single precision scores that agree to some 1e-6 tie, duals are known to 1e-4, of
       10^4 rows to 1e-3, and thresholds are those of a U that is off by this over the
       share of the test point; features that add less than 1e-5 to those before them are
       dropped.

@@ -308,7 +308,9 @@ def test_smoothed_sets_of_an_intercept_are_those_of_split(num_values):
     split = jaxcp.calibrate(ABSOLUTE, 0 * values, values)
     flat = calibrated(values, ones[:20])
     for alpha in (0.03, 0.2, 0.55):
-        assert_array_equal(upper(flat, ones, alpha, u=u), split(zeros, alpha, u=u).upper)
+        assert_array_equal(
+            upper(flat, ones, alpha, u=u), split(zeros, alpha, u=u).upper
+        )
         traced = jax.jit(lambda u, alpha=alpha: flat(zeros, alpha, features=ones, u=u))
         assert_array_equal(traced(u).upper, split(zeros, alpha, u=u).upper)
 
