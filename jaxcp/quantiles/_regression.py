@@ -21,7 +21,6 @@ from jax import Array, lax
 
 from jaxcp._numbers import just_below, varying_like
 from jaxcp.quantiles.selection import weighted_select
-from jaxcp.typing import PyTree
 
 _dot = partial(jnp.matmul, precision="highest")
 _PIVOTS = 20  # in a round, after which the rounding of what they update is undone
