@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,14 +13,15 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _checks, _names
-from jaxcp._batching import by_rows, repeated, score_of, widened
+from jaxcp._arrays import is_concrete
+from jaxcp._batching import by_rows, invert_each, repeated, score_of, widened
 from jaxcp._numbers import as_float, at_least_single
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.rule import Rule
 from jaxcp.certificates.promises import HELD_OUT
 from jaxcp.held import taking
 from jaxcp.quantiles import _regression
-from jaxcp.typing import AnySet, ArrayLike, PyTree, Score
+from jaxcp.typing import AnySet, ArrayLike, HasRounding, PyTree, Score
 
 
 @pytree
@@ -89,7 +91,9 @@ class ConditionalCalibration(Rule):
 
         Cost:
           The fit of the level, once, and some pivots of O(n p) for each test point.
-          New values of alpha compile nothing.
+          New values of alpha compile nothing. With `u`, where rows tie, some steps of
+          O(n p^2) more, in a second program that runs all points anew; under `jit` and
+          `vmap` one program has both, and takes about 2 s longer to compile.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -108,9 +112,10 @@ class ConditionalCalibration(Rule):
     ) -> Array:
         """Returns how exceptional each example is at alpha: its dual variable.
 
-        That of the quantile regression of all rows and the example. `y` is in the set
-        iff it is below 1 - alpha (of c components each below 1 - alpha / c), and in
-        that with `u` iff it is below u - alpha, but for rounding.
+        That of the quantile regression of all rows and the example, of least norm where
+        rows tie. `y` is in the set if it is below 1 - alpha (of c components each below
+        1 - alpha / c), without ties only then, and in that with `u` iff it is below u -
+        alpha, but for rounding.
 
         Args:
           preds: Predictions, a pytree with leading axis m.
@@ -126,7 +131,14 @@ class ConditionalCalibration(Rule):
           ValueError: as calling the calibration.
 
         Guarantee:
-          P(dual < u - alpha) = 1 - alpha with an intercept and fresh uniforms u.
+          P(dual < u - alpha) = 1 - alpha with an intercept and fresh uniforms u, of
+          scores with one component; ties change nothing.
+
+        Assumption:
+          That of `calibrate_conditional`.
+
+        Cost:
+          As calling the calibration with `u`.
 
         Example:
           >>> from jaxcp.scores import Absolute
@@ -138,8 +150,7 @@ class ConditionalCalibration(Rule):
         columns = self._declared({"features": features})
         y = taking.coded(self.classes, y)
         preds, y, _, context = self._rows(preds, columns, y)
-        rows = preds, y, context
-        return by_rows(_duals_of, self.rank(alpha), rows=rows, holder=self)
+        return self._where_tied(_duals_of, self.rank(alpha), preds, y, context)
 
     @property
     def components(self) -> tuple[int, ...]:
@@ -161,6 +172,29 @@ class ConditionalCalibration(Rule):
         """Returns the threshold of one test point, shape () or (c,)."""
         fits = rank if u is None else rank[0]
         return self._at_point(_regression.threshold, features, fits, u)
+
+    def _sets(self, preds, alpha, *, u=None, **columns):
+        if u is None or not is_concrete(self, preds, alpha, u, columns):
+            return super()._sets(preds, alpha, u=u, **columns)
+        self._check_one_alpha(alpha)
+        preds, _, u, context = self._rows(preds, columns, u=_checks.uniforms(u))
+        fits, _ = self._rank(alpha, u=u)
+        context |= {"u": as_float(u)}
+        q = self._where_tied(_thresholds_of, fits, context)
+        sets = by_rows(invert_each, self.score, rows=(preds, q))
+        sets = sets.exact() if isinstance(sets, HasRounding) else sets
+        return _names.named(sets, self.classes)
+
+    def _where_tied(self, program, fits, *rows):
+        """Returns the results of rows, of a program that projects only if some tie."""
+        if is_concrete(self, fits, rows):
+            quick = partial(program, projects=False)
+            found = by_rows(quick, fits, rows=rows, holder=self)
+            # In a program to come nothing is known.
+            if is_concrete(found) and not np.isnan(found).any():
+                return found
+        program = partial(program, projects=True)
+        return by_rows(program, fits, rows=rows, holder=self)
 
     def _at_point(self, function, phi, fits, *rows):
         """Returns a function of the regression of each component, shape () or (c,)."""
@@ -188,13 +222,34 @@ def _fit(rule, alpha):
     return rule._each_component(of, alpha)
 
 
-@jit
-def _duals_of(rule, fits, preds, y, context):
-    def one(row, pred, y):
-        score = score_of(rule.score, pred, y)
-        return rule._at_point(_regression.dual, row["features"], fits, score)
+@partial(jit, static_argnames="projects")
+def _thresholds_of(
+    rule: ConditionalCalibration, fits: _regression.Fit, context: PyTree, projects: bool
+) -> Array:
+    """Returns thresholds of rows with uniforms; unless it projects NaN of ties."""
+    at = partial(_regression.threshold, projects=projects)
+    return rule._each(
+        lambda row: rule._at_point(at, row["features"], fits, row["u"]), context
+    )
 
-    return rule._each(one, context, *widened((preds, y)))
+
+@partial(jit, static_argnames="projects")
+def _duals_of(
+    rule: ConditionalCalibration,
+    fits: _regression.Fit,
+    preds: PyTree,
+    y: Array,
+    context: PyTree,
+    projects: bool,
+) -> Array:
+    """Returns duals of rows; unless it projects NaN of those that may tie."""
+    dual = partial(_regression.dual, projects=projects)
+
+    def dual_of(row: PyTree, pred: PyTree, y: Array) -> Array:
+        score = score_of(rule.score, pred, y)
+        return rule._at_point(dual, row["features"], fits, score)
+
+    return rule._each(dual_of, context, *widened((preds, y)))
 
 
 @_checks.verb
@@ -209,9 +264,11 @@ def calibrate_conditional(
 ) -> ConditionalCalibration:
     """Returns a calibration whose sets cover 1 - alpha under each shift by features.
 
-    The threshold of a test point is phi'g, g = argmin sum_i rho(S_i - g'phi_i) - U
-    g'phi with the pinball loss rho of level 1 - alpha and U = 1 - alpha: a linear
-    quantile regression in which the score of the test point is as large as can be. With
+    The threshold of a test point is phi'g, rounded outwards, g = argmin sum_i rho(S_i -
+    g'phi_i) - U g'phi with the pinball loss rho of level 1 - alpha and U = 1 - alpha: a
+    linear quantile regression in which the score of the test point is as large as can
+    be. With `u` U is u - alpha, and the set is {dual < U}: where rows lie on the plane
+    through phi'g, the dual of least norm decides whether a score there is in it. With
     flags of groups as features (`conditional.indicators`) every group is covered,
     overlapping or not; with an intercept alone these are the sets of `calibrate`, with
     the flags of disjoint groups those of `calibrate_groups`.
@@ -238,8 +295,9 @@ def calibrate_conditional(
     Guarantee:
       E f(X) (1(covered) - (1 - alpha)) >= 0 for every f >= 0 that is linear in the
       features, on average over calibration sets: coverage 1 - alpha in every group with
-      a flag. With fresh uniforms `u` it is 0 for every linear f. Without them, where
-      scores have no ties, at most p / (n + 1) E max_i |f(X_i)|.
+      a flag. With fresh uniforms `u` it is 0 for every linear f, ties or not, but for
+      rounding. Without them, where the score has a continuous law given the features,
+      at most p / (n + 1) E max_i |f(X_i)|.
 
     Assumption:
       Exchangeable calibration and test examples. Features are not chosen by the scores
@@ -247,7 +305,8 @@ def calibrate_conditional(
 
     Cost:
       The fit of a level takes some tens of pivots of O(n p), and a test point about as
-      many as it has features. In single precision duals are known to about 1e-4, of
+      many as it has features; where rows tie, `u` and `dual` cost more. In
+      single precision scores that agree to some 1e-6 tie, duals are known to 1e-4, of
       10^4 rows to 1e-3, and thresholds are those of a U that is off by this over the
       share of the test point; features that add less than 1e-5 to those before them are
       dropped.

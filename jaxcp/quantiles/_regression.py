@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxcp._numbers import varying_like
+from jaxcp._numbers import just_below, varying_like
 from jaxcp.quantiles.selection import weighted_select
 
 _dot = partial(jnp.matmul, precision="highest")
@@ -91,7 +91,7 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     problem = _Problem(*known, none, none, 0 * alpha, alpha)
     eye = jnp.eye(p, dtype=scores.dtype)
     start = Vertex(eye, jnp.full(p, -1), problem.scores > 0)
-    return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0])
+    return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0].vertex)
 
 
 def coefficients(
@@ -108,42 +108,228 @@ def coefficients(
 
 
 def threshold(
-    scores: Array, features: Array, fitted: Fit, phi: Array, u: Array | None = None
+    scores: Array,
+    features: Array,
+    fitted: Fit,
+    phi: Array,
+    u: Array | None = None,
+    *,
+    projects: bool = True,
 ) -> Array:
-    """Returns phi'g with U = 1 - alpha or u - alpha, the left limit in U, shape ().
+    """Returns the threshold at phi, for U = 1 - alpha or u - alpha, shape ().
 
-    +inf for features of zeros, and where too many pivots do not end.
+    It is phi'g, the left limit in U, without `u` rounded outwards. With `u` it is the
+    largest score whose dual of least norm is below U: phi'g or the next float below,
+    where rows tie moved by the error of phi'g.
+    +inf for features of zeros, and where too many pivots do not end. Unless it projects
+    NaN where rows may tie.
     """
     left = (1 if u is None else u) - fitted.alpha
     known = lax.stop_gradient((scores, features, phi))
     problem, vertex = _with_test_point(*known, fitted, 0, left)
-    vertex, is_done, endless = _solve(problem, vertex)
+    walk, is_done = _solve(problem, vertex)
+    vertex, endless = walk.vertex, walk.endless
     unbounded = jnp.isinf(scores)
-    q, w = _value(jnp.where(unbounded, 0, scores), features, fitted, vertex, phi)
+    finite = jnp.where(unbounded, 0, scores)
+    q, w, errors = _value(finite, features, fitted, vertex, phi)
+    error = jnp.where(_is_unit(w), 0, _dot(jnp.abs(w), errors))
+    if u is None:
+        shift = error
+    else:
+        eta, ties = _dual_at_threshold(problem, walk, errors, w, projects)
+        error = jnp.where(ties, error, 0)
+        # The left limit in U, as of phi'g: where they are equal but for rounding it is
+        # not below.
+        is_in = eta < left - 3 * _tolerance(problem.scores)
+        shift = jnp.where(is_in, error, jnp.minimum(just_below(q) - q, -error))
+    q += lax.stop_gradient(shift)
     found = jnp.append(jnp.where(unbounded, jnp.sign(scores), 0), 0)[vertex.basis]
     large = jnp.sum(lax.stop_gradient(found) * w)
     q = jnp.where(jnp.abs(large) > _near(phi), jnp.sign(large) * jnp.inf, q)
     # Along an edge without an end, and where rows know nothing, phi'g follows U.
     endless |= jnp.any((vertex.basis < 0) & (jnp.abs(w) > _near(phi)))
     q = jnp.where(endless, jnp.where(left > 0, jnp.inf, -jnp.inf), q)
-    return jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
+    q = jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
+    if u is None or projects:
+        return q
+    return jnp.where(jnp.isnan(eta) & jnp.isfinite(q), jnp.nan, q)
 
 
 def dual(
-    scores: Array, features: Array, fitted: Fit, phi: Array, score: Array
+    scores: Array,
+    features: Array,
+    fitted: Fit,
+    phi: Array,
+    score: Array,
+    *,
+    projects: bool = True,
 ) -> Array:
     """Returns the dual of a test point with this score, in [-alpha, 1 - alpha].
 
-    0 for features of zeros, and where too many pivots do not end.
+    That of least norm where rows tie; unless it projects NaN where they may. 0 for
+    features of zeros, and where too many pivots do not end.
     """
     known = lax.stop_gradient((scores, features, phi, fitted, score))
     problem, vertex = _with_test_point(*known)
-    vertex, is_done, _ = _solve(problem, vertex)
-    eta = _edge(problem, _start(problem, vertex))[0]
-    bound = jnp.where(vertex.upper[-1], 1 - fitted.alpha, -fitted.alpha)
-    basic = vertex.basis == len(features)
-    found = jnp.where(jnp.any(basic), jnp.sum(jnp.where(basic, eta, 0)), bound)
+    walk, is_done = _solve(problem, vertex)
+    walk = _start(problem, walk.vertex)
+    eta, (_, basis, upper) = _edge(problem, walk)[0], walk.vertex
+    bound = jnp.where(upper[-1], 1 - fitted.alpha, -fitted.alpha)
+    is_basic = walk.inside[-1]
+    basic = jnp.sum(jnp.where(basis == len(features), eta, 0))
+    found = jnp.where(is_basic, basic, bound)
+    errors = _errors(problem, walk.vertex, *known[1:3], fitted.whiten)
+    off = jnp.where(is_basic, _nearest(problem, walk, walk.r), jnp.abs(walk.r[-1]))
+    ties = off <= jnp.max(errors)
+    found = _least_norm(problem, walk.vertex, errors, found, found, ties, projects)
     return jnp.where(is_done & jnp.any(phi != 0), found, 0)
+
+
+def _dual_at_threshold(
+    problem: _Problem, walk: _Walk, errors: Array, w: Array, projects: bool
+) -> tuple[Array, Array]:
+    """Returns the dual of least norm of a test point whose score is phi'g = w'S_B.
+
+    And whether calibration rows tie there.
+    """
+    eta, level = _edge(problem, walk)[0], problem.u
+    # If no other row ties: with the dual e of the test point the basis has those of
+    # U = e, eta + (U - e) w, and |eta + (U - e) w|^2 + e^2 is least at this e.
+    square = _dot(w, w)
+    alone = (_dot(w, eta) + level * square) / (1 + square)
+    basic = problem.basic(walk.vertex.basis)
+    _, g = _interpolated(*basic, walk.vertex.inverse)
+    off = _nearest(problem, walk, problem.scores - problem.times(g))
+    ties = off <= jnp.max(errors)
+    eta = _least_norm(problem, walk.vertex, errors, level, alone, ties, projects)
+    return eta, ties
+
+
+def _nearest(problem: _Problem, walk: _Walk, r: Array) -> Array:
+    """Returns the least |r_i| of calibration rows off the basis, shape ()."""
+    counts = ~walk.inside[:-1] & jnp.any(problem.features != 0, 1)
+    return jnp.min(jnp.where(counts, jnp.abs(r[:-1]), jnp.inf), initial=jnp.inf)
+
+
+def _least_norm(
+    problem: _Problem,
+    vertex: Vertex,
+    errors: Array,
+    eta_new: Array,
+    otherwise: Array,
+    ties: Array,
+    projects: bool,
+) -> Array:
+    """Returns the last row's dual of least norm if rows tie, or `otherwise`.
+
+    Duals are optimal iff sum eta_i phi_i = 0 and rows off the plane have the bound of
+    their side, as those of the vertex have, with `eta_new`. Of rows on the plane those
+    of least norm are eta_i = clip(phi_i'v, -alpha, 1 - alpha) for some v, a multiplier.
+    """
+    if not projects:
+        return jnp.where(ties, jnp.nan, otherwise)
+
+    def project(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        # Without a barrier XLA does before the loop what does not change in it.
+        _, rows, at, room = lax.optimization_barrier((carry, problem, vertex, errors))
+        return _on_face(rows, at, room, eta_new, otherwise), jnp.array(False)
+
+    # One step or none: of a batch without ties none, under vmap too.
+    start = varying_like((otherwise, ties), problem)
+    return lax.while_loop(lambda carry: carry[1], project, start)[0]
+
+
+def _on_face(
+    problem: _Problem,
+    vertex: Vertex,
+    errors: Array,
+    eta_new: Array,
+    otherwise: Array,
+) -> Array:
+    """Returns the last row's dual of least norm, or `otherwise` off the plane."""
+    walk, n = _start(problem, vertex), len(problem.features)
+    (inverse, basis, upper), low, high = walk.vertex, -problem.alpha, 1 - problem.alpha
+    basic, values = problem.basic(basis)
+    inverse, g = _interpolated(basic, values, inverse)
+    own = problem.own + problem.push
+    rows = jnp.concatenate([problem.features, own[None]])
+    w, fits = _dot(rows, inverse), _dot(rows, g)
+    room = _dot(jnp.abs(w), errors)
+    is_unit = _is_unit(w)  # features of a basic row: it ties iff it has its score
+    fits = jnp.where(is_unit, _dot(jnp.round(w), values), fits)
+    room = jnp.where(is_unit, 0, room)
+    tied = walk.inside | (jnp.abs(problem.scores - fits) <= room)
+    tied = tied.at[n].set(tied[n] | jnp.any(problem.push != 0))  # at its threshold
+    eta = jnp.where(upper, high, low).at[n].set(eta_new)
+    at = jnp.where(basis < 0, n + 1, basis)
+    eta = eta.at[at].set(_edge(problem, walk)[0], mode="drop")
+    v = _projected(rows, tied, eta, problem.alpha)
+    return jnp.where(tied[n], jnp.clip(_dot(own, v), low, high), otherwise)
+
+
+def _projected(rows: Array, tied: Array, duals: Array, alpha: Array) -> Array:
+    """Returns v with sum phi_i (clip(phi_i'v, -alpha, 1 - alpha) - eta_i) = 0, (p,).
+
+    The sum is over tied rows. It is the slope of a convex function of v in quadratic
+    pieces: Newton's steps, each as long as the function falls, and few of them.
+    """
+    rows = jnp.where(tied[:, None], rows, 0)
+    eps, size = jnp.finfo(rows.dtype).eps, jnp.max(jnp.sum(jnp.abs(rows), 0))
+
+    def excess(fits):
+        return jnp.clip(fits, -alpha, 1 - alpha) - duals
+
+    def step(carry):
+        v, slope, count = carry
+        fits = _dot(rows, v)
+        inner = (fits > -alpha) & (fits < 1 - alpha)
+        bend = _dot(rows.T, jnp.where(inner[:, None], rows, 0))
+        ridge = eps ** (2 / 3) * size * jnp.eye(len(v), dtype=rows.dtype)
+        d = -jnp.linalg.solve(bend + ridge, slope)
+        moves = _dot(rows, d)
+
+        def halve(_, ends):
+            low, high = ends
+            t = (low + high) / 2
+            falls = _dot(moves, excess(fits + t * moves)) < 0
+            return jnp.where(falls, t, low), jnp.where(falls, high, t)
+
+        falls = _dot(moves, excess(fits + moves)) <= 0
+        low, _ = lax.fori_loop(0, 30, halve, (0 * eps, 1 + 0 * eps))
+        v += jnp.where(falls, 1, low) * d
+        return v, _dot(excess(_dot(rows, v)), rows), count + 1
+
+    def goes_on(carry):
+        return (jnp.max(jnp.abs(carry[1])) > 4 * eps * size) & (carry[2] < _ROUNDS)
+
+    start = jnp.zeros_like(rows[0]), _dot(excess(0 * duals), rows), 0
+    return lax.while_loop(goes_on, step, start)[0]
+
+
+def _errors(
+    problem: _Problem, vertex: Vertex, features: Array, phi: Array, whiten: Array
+) -> Array:
+    """Returns by how much rounding may move the plane at each basic row, shape (p,).
+
+    At a row with features w'Phi_B it then moves phi'g = w'S_B by |w|' of this.
+    """
+    basic, values = problem.basic(vertex.basis)
+    g = _dot(vertex.inverse, values)
+    raw, _ = problem._replace(features=features, own=phi).basic(vertex.basis)
+    sizes = _dot(jnp.abs(raw), _dot(jnp.abs(whiten), jnp.abs(g)))
+    # Scores on both sides are rounded, by eps, and sums of p products, phi'W, w'Phi_B
+    # and phi'g, by up to p eps / 2 of their sizes, which do not add up: of rows of many
+    # kinds that tie on paper none came beyond half of this.
+    eps = jnp.finfo(values.dtype).eps
+    rounded = eps * (2 * jnp.abs(values) + len(g) / 2 * sizes)
+    return rounded + jnp.abs(values - _dot(basic, g))  # what the fit leaves there
+
+
+def _is_unit(w: Array) -> Array:
+    """Returns whether features are those of one basic row, shape w.shape[:-1]."""
+    counts = jnp.round(w)
+    near = jnp.max(jnp.abs(w - counts), -1) <= _near(w.T)
+    return near & (jnp.sum(jnp.abs(counts), -1) == 1)
 
 
 def _with_test_point(scores, features, phi, fitted, score, u=None):
@@ -160,11 +346,12 @@ def _with_test_point(scores, features, phi, fitted, score, u=None):
 
 
 def _value(scores, features, fitted, vertex, phi):
-    """Returns phi'g at a vertex, linear in scores of its basis, and their shares."""
+    """Returns phi'g at a vertex, linear in scores of its basis, shares, and errors."""
     _, whiten, kept, _ = fitted
     inverse, basis, _ = vertex
     rows = _read(features, whiten, kept), *3 * (jnp.zeros_like(phi),)
     problem = _Problem(jnp.append(scores, 0), *rows, fitted.alpha)
+    known = lax.stop_gradient((problem, vertex, features, phi, whiten))
     phi, (basic, values) = _read(phi, whiten, kept), problem.basic(basis)
     w, g = lax.stop_gradient((_dot(phi, inverse), _dot(inverse, values)))
     w += lax.stop_gradient(_dot(phi - _dot(w, basic), inverse))
@@ -172,38 +359,38 @@ def _value(scores, features, fitted, vertex, phi):
     is_whole = jnp.all(jnp.abs(w - whole) <= _near(phi)) & jnp.any(whole != 0)
     w = jnp.where(is_whole, whole, w)
     moving = _dot(phi - _dot(w, basic), g)  # d(phi'g) = w'(dS - dPhi g) + dphi'g
-    return _dot(w, values) + moving - lax.stop_gradient(moving), w
+    q = _dot(w, values) + (moving - lax.stop_gradient(moving))
+    return q, w, _errors(*known)
 
 
 def _solve(problem, vertex, long=False):
-    """Returns the vertex where all duals are in bounds, and whether it was found.
+    """Returns the walk at the vertex where all duals are in bounds, and if it is there.
 
-    And whether there is none, for the objective falls without end.
+    Its flag `endless` says that there is none, for the objective falls without end.
     """
     tol = _tolerance(problem.scores)
     goes_on = lambda w: ~w.endless & (_edge(problem, w)[2] > tol)  # noqa: E731
 
     def improve(carry):
-        vertex, count, *_ = carry
+        walk, count, *_ = carry
         more = lambda c: goes_on(c[0]) & (c[1] < _PIVOTS)  # noqa: E731
         step = lambda c: (_pivot(problem, c[0], long), c[1] + 1)  # noqa: E731
-        walk, _ = lax.while_loop(more, step, (_start(problem, vertex), 0))
-        return walk.vertex, count + 1, goes_on(walk), walk.endless
+        walk, _ = lax.while_loop(more, step, (_start(problem, walk.vertex), 0))
+        return walk, count + 1, goes_on(walk)
 
-    most, flags = _ROUNDS + len(problem.own), (jnp.array(True), jnp.array(False))
-    start = varying_like((vertex, jnp.array(0), *flags), problem)
+    most, none = _ROUNDS + len(problem.own), jnp.zeros_like(problem.own)
+    inside, ends = jnp.zeros_like(vertex.upper), jnp.array(False)
+    walk = _Walk(vertex, 0 * problem.scores, inside, none, none, ends)
+    start = varying_like((walk, jnp.array(0), jnp.array(True)), problem)
     more = lambda c: c[2] & (c[1] < most)  # noqa: E731
-    vertex, _, is_left, endless = lax.while_loop(more, improve, start)
-    return vertex, ~is_left, endless
+    walk, _, is_left = lax.while_loop(more, improve, start)
+    return walk, ~is_left
 
 
 def _start(problem, vertex):
     """Returns the residuals and sums at a vertex, its inverse with less rounding."""
     inverse, basis, upper = vertex
-    basic, values = problem.basic(basis)
-    inverse = 2 * inverse - _dot(inverse, _dot(basic, inverse))  # Newton's step
-    g = _dot(inverse, values)
-    g += _dot(inverse, values - _dot(basic, g))
+    inverse, g = _interpolated(*problem.basic(basis), inverse)
     n = len(upper)
     places = jnp.where(basis < 0, n, basis)
     inside = jnp.zeros(n, bool).at[places].set(True, mode="drop")
@@ -214,6 +401,13 @@ def _start(problem, vertex):
     rest = (total - whole) - problem.alpha * total
     endless = varying_like(jnp.array(False), r)
     return _Walk(Vertex(inverse, basis, upper), r, inside, below, rest, endless)
+
+
+def _interpolated(basic: Array, values: Array, inverse: Array) -> tuple[Array, Array]:
+    """Returns the inverse with less rounding, and g of the plane through the basis."""
+    inverse = 2 * inverse - _dot(inverse, _dot(basic, inverse))  # Newton's step
+    g = _dot(inverse, values)
+    return inverse, g + _dot(inverse, values - _dot(basic, g))
 
 
 def _edge(problem, walk):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import linprog
+from scipy.optimize import linprog, lsq_linear
 
 import jaxcp
 from jaxcp import scores
@@ -254,3 +254,114 @@ def test_many_ties(num_values):
         assert flat.quantile(alpha, features=np.array([1, 0])) == split.quantile(alpha)
         expected = groups(np.zeros(2, FLOAT), alpha, groups=np.arange(2)).upper
         assert_array_equal(upper(cells, np.eye(2), alpha), expected)
+
+
+def least_norm(values, features, alpha):
+    """Returns the optimal duals of least norm: a linear program, then a projection."""
+    n, p = features.shape
+    costs = np.concatenate([np.zeros(p), np.full(n, 1 - alpha), np.full(n, alpha)])
+    rows = np.hstack([features, np.eye(n), -np.eye(n)])
+    bounds = [(None, None)] * p + [(0, None)] * (2 * n)
+    found = linprog(costs, A_eq=rows, b_eq=values, bounds=bounds, method="highs")
+    r = values - features @ found.x[:p]
+    tied, eta = abs(r) < 1e-7, np.where(r > 0, 1 - alpha, -alpha)
+    # Their sum has a price so high that it is met to eight digits.
+    phi, price = features[tied], 1e4
+    design = np.vstack([np.eye(len(phi)), price * phi.T])
+    target = np.append(np.zeros(len(phi)), -price * (eta[~tied] @ features[~tied]))
+    box = (-alpha, 1 - alpha)
+    eta[tied] = lsq_linear(design, target, box, method="bvls", tol=1e-14).x
+    return eta
+
+
+@pytest.mark.parametrize("kind", ["flags", "integers", "plane"])
+def test_duals_of_rows_that_tie_have_least_norm(kind):
+    rng, (n, m, alpha) = np.random.default_rng(0), (14, 32, 0.25)
+    if kind == "flags":
+        phi = rng.random((n + m, 3)) < [1, 0.4, 0.5]
+        values = rng.integers(0, 4, n + m)
+    elif kind == "integers":
+        x = rng.integers(0, 4, n + m)
+        phi, values = np.stack([x**0, x, x**2], 1), x + rng.integers(0, 3, n + m)
+    else:  # most rows lie on a line but for rounding
+        x = rng.random((n + m, 2)).astype(FLOAT)
+        phi = np.column_stack([np.ones(n + m), x])
+        noise = (rng.random(n + m) < 0.3) * rng.normal(size=n + m)
+        values = 0.1 + x @ np.array([0.3, 0.7], FLOAT) + noise
+    phi, values, zeros = phi.astype(FLOAT), values.astype(FLOAT), np.zeros(m, FLOAT)
+    cp, u = calibrated(values[:n], phi[:n], scores.Residual()), rng.random(m)
+    duals = cp.dual(zeros, values[n:], alpha, features=phi[n:])
+    covered = cp(zeros, alpha, features=phi[n:], u=u.astype(FLOAT)).contains(values[n:])
+    expected = np.array(
+        [
+            least_norm(np.append(values[:n], v), np.vstack([phi[:n], row]), alpha)[-1]
+            for v, row in zip(values[n:], phi[n:], strict=True)
+        ]
+    )
+    assert_allclose(duals, expected, atol=2e-4)
+    assert_array_equal(covered, expected < u - alpha)
+
+
+@pytest.mark.parametrize("num_values", [1, 3, 1000])
+def test_smoothed_sets_of_an_intercept_are_those_of_split(num_values):
+    rng = np.random.default_rng(10 + num_values)
+    values = rng.integers(0, num_values, 20).astype(FLOAT)
+    u, zeros, ones = rng.random(64).astype(FLOAT), np.zeros(64, FLOAT), np.ones((64, 1))
+    split = jaxcp.calibrate(ABSOLUTE, 0 * values, values)
+    flat = calibrated(values, ones[:20])
+    for alpha in (0.03, 0.2, 0.55):
+        assert_array_equal(
+            upper(flat, ones, alpha, u=u), split(zeros, alpha, u=u).upper
+        )
+        traced = jax.jit(lambda u, alpha=alpha: flat(zeros, alpha, features=ones, u=u))
+        assert_array_equal(traced(u).upper, split(zeros, alpha, u=u).upper)
+
+
+def test_scores_on_a_plane_are_covered():
+    """They are linear in the features but for rounding: exact arithmetic covers all."""
+    rng, zeros = np.random.default_rng(0), np.zeros(20, FLOAT)
+    for _ in range(20):
+        flags = (rng.random((59, 4)) < [1, 0.4, 0.4, 0.4]).astype(FLOAT)
+        values = np.array(0.1, FLOAT) + flags[:, 1:] @ np.array([0.3, 0.7, -0.2], FLOAT)
+        cp = calibrated(values[:39], flags[:39], scores.Residual())
+        sets = cp(zeros, 0.1, features=flags[39:])
+        assert np.all(sets.contains(values[39:]))
+
+
+def test_traced_targets_without_a_value_have_infinite_scores():
+    rng = np.random.default_rng(0)
+    y, x = rng.random(12).astype(FLOAT), rng.random(12)
+    y[[3, 8]] = np.nan
+    phi, zeros = np.stack([x**0, x], 1).astype(FLOAT), np.zeros(12, FLOAT)
+
+    @jax.jit
+    def bounds(preds, y):
+        cp = jaxcp.calibrate_conditional(ABSOLUTE, preds, y, phi)
+        return cp(zeros, 0.4, features=phi).upper
+
+    infinite = np.where(np.isnan(y), np.inf, 0).astype(FLOAT)
+    expected = upper(
+        jaxcp.calibrate_conditional(ABSOLUTE, infinite, np.nan_to_num(y), phi), phi, 0.4
+    )
+    assert_allclose(bounds(zeros, y), expected, rtol=1e-5)
+
+
+def test_features_of_zeros_have_a_dual_of_zero():
+    cp = calibrated(np.arange(9.0), np.ones((9, 1)))
+    dual = cp.dual(np.zeros(1, FLOAT), np.full(1, 20.0), 0.2, features=np.zeros((1, 1)))
+    assert_array_equal(dual, [0])
+
+
+def test_infinite_scores_do_not_move_fits_among_the_others():
+    """They are as a score of 10^6 is, wherever that gives a bound that is not large."""
+    x = np.linspace(-1, 1, 12)
+    y = np.r_[np.arange(1.0, 11.0), 0, 0].astype(FLOAT)
+    phi = np.stack([x**0, x], 1).astype(FLOAT)
+    far = {v: np.r_[np.zeros(10), v, v].astype(FLOAT) for v in (np.inf, 1e6)}
+    infinite, large = (
+        upper(jaxcp.calibrate_conditional(ABSOLUTE, v, y, phi), phi, 0.3)
+        for v in far.values()
+    )
+    expected = np.where(abs(large) < 1e3, large, np.sign(large) * np.inf)
+    assert np.isfinite(expected).any() and np.isinf(expected).any()
+    assert_allclose(infinite, expected, rtol=1e-5)

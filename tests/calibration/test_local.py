@@ -205,3 +205,25 @@ class Near:
 def test_refusals(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_traced_targets_without_a_value_have_infinite_scores():
+    """In LCP, for sets and p-values."""
+    rng = np.random.default_rng(0)
+    y, x, preds = (
+        rng.random(12).astype("f"),
+        rng.random(12).astype("f"),
+        np.zeros(12, "f"),
+    )
+    y[[3, 8]] = np.nan
+
+    @jax.jit
+    def answers(preds_old, y_old):
+        cp = jaxcp.calibrate_local(ABSOLUTE, preds_old, y_old, x, Within(0.5))
+        ends = cp(preds, 0.4, x=x).upper
+        return ends, cp.p_values(preds, jnp.linspace(0, 1, 12), x=x)
+
+    infinite = np.where(np.isnan(y), np.inf, 0).astype("f")
+    expected = answers(infinite, np.nan_to_num(y))
+    for found, right in zip(answers(preds, y), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-6)

@@ -90,6 +90,9 @@ def test_bins_hold_equally_many_rows_and_ties_stay_together():
     tied, edges = conditional.bins([1.0] * 8 + [2.0, 3.0], 5)
     assert_array_equal(tied, [0] * 8 + [1, 1])
     assert_array_equal(edges, [-np.inf, 1, np.inf])
+    for k in (2, 3, 4, 8):  # ties at the top too: no bin is empty
+        groups, edges = conditional.bins([1.0, 2, 2, 2, 3, 3, 3, 3], k)
+        assert np.bincount(groups, minlength=len(edges) - 1).min() > 0
     for one in ([5.0, 5.0], [5.0]):
         assert_array_equal(conditional.bins(one, 3)[0], np.zeros(len(one), int))
     assert conditional.bins([], edges)[0].shape == (0,)
