@@ -197,8 +197,8 @@ def _dual_at_threshold(
     # U = e, eta + (U - e) w, and |eta + (U - e) w|^2 + e^2 is least at this e.
     square = _dot(w, w)
     alone = (_dot(w, eta) + level * square) / (1 + square)
-    basic = problem.basic(walk.vertex.basis)
-    _, g = _interpolated(*basic, walk.vertex.inverse)
+    basic, values = problem.basic(walk.vertex.basis)
+    _, g = _interpolated(basic, values, walk.vertex.inverse)
     off = _nearest(problem, walk, problem.scores - problem.times(g))
     ties = off <= jnp.max(errors)
     eta = _least_norm(problem, walk.vertex, errors, level, alone, ties, projects)
@@ -390,7 +390,8 @@ def _solve(problem, vertex, long=False):
 def _start(problem, vertex):
     """Returns the residuals and sums at a vertex, its inverse with less rounding."""
     inverse, basis, upper = vertex
-    inverse, g = _interpolated(*problem.basic(basis), inverse)
+    basic, values = problem.basic(basis)
+    inverse, g = _interpolated(basic, values, inverse)
     n = len(upper)
     places = jnp.where(basis < 0, n, basis)
     inside = jnp.zeros(n, bool).at[places].set(True, mode="drop")
