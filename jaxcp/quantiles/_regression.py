@@ -302,7 +302,7 @@ def _projected(rows: Array, tied: Array, duals: Array, alpha: Array) -> Array:
     def goes_on(carry: tuple[Array, Array, Array]) -> Array:
         return (jnp.max(jnp.abs(carry[1])) > 4 * eps * size) & (carry[2] < _ROUNDS)
 
-    start = jnp.zeros_like(rows[0]), _dot(excess(0 * duals), rows), 0
+    start = jnp.zeros_like(rows[0]), _dot(excess(0 * duals), rows), jnp.array(0)
     return lax.while_loop(goes_on, step, start)[0]
 
 
