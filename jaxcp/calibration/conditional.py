@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any
 
@@ -185,7 +185,9 @@ class ConditionalCalibration(Rule):
         sets = sets.exact() if isinstance(sets, HasRounding) else sets
         return _names.named(sets, self.classes)
 
-    def _where_tied(self, program, fits, *rows):
+    def _where_tied(
+        self, program: Callable, fits: _regression.Fit, *rows: PyTree
+    ) -> Array:
         """Returns the results of rows, of a program that projects only if some tie."""
         if is_concrete(self, fits, rows):
             quick = partial(program, projects=False)

@@ -276,10 +276,10 @@ def _projected(rows: Array, tied: Array, duals: Array, alpha: Array) -> Array:
     rows = jnp.where(tied[:, None], rows, 0)
     eps, size = jnp.finfo(rows.dtype).eps, jnp.max(jnp.sum(jnp.abs(rows), 0))
 
-    def excess(fits):
+    def excess(fits: Array) -> Array:
         return jnp.clip(fits, -alpha, 1 - alpha) - duals
 
-    def step(carry):
+    def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         v, slope, count = carry
         fits = _dot(rows, v)
         inner = (fits > -alpha) & (fits < 1 - alpha)
@@ -288,7 +288,7 @@ def _projected(rows: Array, tied: Array, duals: Array, alpha: Array) -> Array:
         d = -jnp.linalg.solve(bend + ridge, slope)
         moves = _dot(rows, d)
 
-        def halve(_, ends):
+        def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
             t = (low + high) / 2
             falls = _dot(moves, excess(fits + t * moves)) < 0
@@ -299,10 +299,10 @@ def _projected(rows: Array, tied: Array, duals: Array, alpha: Array) -> Array:
         v += jnp.where(falls, 1, low) * d
         return v, _dot(excess(_dot(rows, v)), rows), count + 1
 
-    def goes_on(carry):
+    def goes_on(carry: tuple[Array, Array, Array]) -> Array:
         return (jnp.max(jnp.abs(carry[1])) > 4 * eps * size) & (carry[2] < _ROUNDS)
 
-    start = jnp.zeros_like(rows[0]), _dot(excess(0 * duals), rows), 0
+    start = jnp.zeros_like(rows[0]), _dot(excess(0 * duals), rows), jnp.array(0)
     return lax.while_loop(goes_on, step, start)[0]
 
 
@@ -345,7 +345,9 @@ def _with_test_point(scores, features, phi, fitted, score, u=None):
     return problem, Vertex(inverse, basis, upper)
 
 
-def _value(scores, features, fitted, vertex, phi):
+def _value(
+    scores: Array, features: Array, fitted: Fit, vertex: Vertex, phi: Array
+) -> tuple[Array, Array, Array]:
     """Returns phi'g at a vertex, linear in scores of its basis, shares, and errors."""
     _, whiten, kept, _ = fitted
     inverse, basis, _ = vertex
@@ -363,7 +365,9 @@ def _value(scores, features, fitted, vertex, phi):
     return q, w, _errors(*known)
 
 
-def _solve(problem, vertex, long=False):
+def _solve(
+    problem: _Problem, vertex: Vertex, long: bool = False
+) -> tuple[_Walk, Array]:
     """Returns the walk at the vertex where all duals are in bounds, and if it is there.
 
     Its flag `endless` says that there is none, for the objective falls without end.
@@ -387,7 +391,7 @@ def _solve(problem, vertex, long=False):
     return walk, ~is_left
 
 
-def _start(problem, vertex):
+def _start(problem: _Problem, vertex: Vertex) -> _Walk:
     """Returns the residuals and sums at a vertex, its inverse with less rounding."""
     inverse, basis, upper = vertex
     basic, values = problem.basic(basis)
