@@ -104,7 +104,7 @@ def with_errors(
             return jnp.broadcast_to(numbers, values.shape)
         if groups.ndim == 1:
             return numbers[groups]
-        return jnp.broadcast_to(numbers[:, None], (len(numbers), len(values)))
+        return jnp.broadcast_to(numbers[:, None], (len(numbers), values.shape[-1]))
 
     # Of small numbers squares keep their digits. NaN is of groups without rows.
     origin = at_rows(jnp.nan_to_num(center))

@@ -460,7 +460,8 @@ def plot_group_coverage(
     covered = np.asarray(metrics.covered(sets, y))
     groups = _names.on_host("groups", groups).ravel()
     _checks.check_shape("groups", covered.shape, groups.shape)
-    group_names = _names.in_order(_names.distinct(groups)[0])
+    group_names = _names.as_names("groups", _names.distinct(groups)[0])
+    group_names = _names.in_order(group_names)
     codes = _names.equal_places(group_names, groups)
     counts = np.bincount(codes)
     if clusters is None:

@@ -36,6 +36,7 @@ class CensoredCoverage(NamedTuple):
     error: Array
 
 
+@_checks.by_labels
 def coverage(
     sets: Set | ArrayLike,
     time: ArrayLike,

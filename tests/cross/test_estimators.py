@@ -366,7 +366,7 @@ def test_fits_of_other_data_are_not_resumed():
     for call in calls.values():
         with pytest.raises(ValueError, match="x and y of the fits that are resumed"):
             learner.fit_all(*call)
-    with pytest.raises(ValueError, match="expected fits of an Estimator, got list"):
+    with pytest.raises(ValueError, match="expected fits of a FitError, got list"):
         learner.resume([])
 
 

@@ -149,7 +149,7 @@ def test_few_clusters_and_none():
 
 
 def test_means_of_many_equal_numbers_keep_their_digits():
-    m = 10**5
+    m = 10**6
     width = np.full(m, 0.1, "float32")
     sets = Interval(0 * width, width)
     for num_clusters in (1, m // 3):

@@ -212,7 +212,8 @@ OF_SETS_ALONE = {
     "sizes",
 }
 each_metric = pytest.mark.parametrize("name", METRICS)
-BY_JAX = {"excess_coverage_risk", "infinite_rate"}  # of what jax makes of the rows
+# Of what jax makes of the rows.
+BY_JAX = {"by_group, flags in clusters", "excess_coverage_risk", "infinite_rate"}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,7 @@ def test_labels_of_rows_say_which_belong_together(name):
         y=pd.Series(np.asarray(rows.y)).iloc[order],
         x=pd.DataFrame(np.asarray(rows.x)).iloc[order],
         groups=pd.Series(np.asarray(rows.groups)).iloc[order],
+        clusters=pd.Series(np.asarray(rows.clusters)).iloc[order],
     )
     found = jax.tree.leaves(metric(labeled, 0.2))
     for a, b in zip(found, jax.tree.leaves(metric(rows, 0.2)), strict=True):
@@ -448,6 +450,13 @@ DEGREES |= dict.fromkeys(("interval_score", "winkler_score", "mean_bound"), 1)
 DEGREES |= dict.fromkeys(("mean_size", "mean_finite_size", "median_size", "sizes"), 1)
 DEGREES |= dict.fromkeys(("pinball", "pinball_score"), 1)
 DEGREES["by_group"]["mean_loss_error"] = OWN_UNITS
+IN_CLUSTERS = {
+    "by_group, in clusters": "by_group",
+    "by_group, flags in clusters": "by_group",
+    "mean_size, in clusters": "mean_size",
+    "summary, in clusters": "summary",
+}
+DEGREES |= {name: DEGREES[metric] for name, metric in IN_CLUSTERS.items()}
 
 
 def paths(key):
