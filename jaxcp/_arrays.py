@@ -98,19 +98,22 @@ def check_digits(name, step, error, which=True):
         )
 
 
-def check_digits_of_sets(rows: PyTree, sets: Any, again: Callable[[], Any]) -> Any:
+def check_digits_of_sets(
+    name: str, rows: PyTree, sets: Any, again: Callable[[], Any]
+) -> Any:
     """Returns sets, where single precision holds the digits of the rows they are of.
 
-    Only sets with ends are looked at. `again` makes them in double precision, where the
-    digits are not sure.
+    Only sets with ends, or in a box, are looked at. `again` makes them in double
+    precision, where the digits are not sure.
     """
-    if not (hasattr(sets, "upper") and _may_be_rounded(rows) and _is_known(sets.upper)):
+    has_ends = hasattr(sets, "upper") or hasattr(sets, "bounds")
+    if not (has_ends and _may_be_rounded(rows) and is_concrete(sets)):
         return sets
     step, half = _steps_of_sets(sets)
     if not (step > SHARE * half).any() or not _are_lost(step, half):
         return sets
     leaves = jax.tree.leaves(rows, is_array_like)
-    if not any(is_rounded("preds", leaf) for leaf in leaves):
+    if not any(is_rounded(name, leaf) for leaf in leaves):
         return sets
     with jax.enable_x64(True):
         finer, half = _steps_of_sets(again())
@@ -120,10 +123,10 @@ def check_digits_of_sets(rows: PyTree, sets: Any, again: Callable[[], Any]) -> A
         at = np.nanargmax(step / half)
         step, half = step.flat[at], half.flat[at]
         raise ValueError(
-            "expected preds with digits that single precision can hold, got steps of "
+            f"expected {name} with digits that single precision can hold, got steps of "
             f"{step:.2g} between numbers where sets are {half:.2g} to a side; subtract "
             "an offset from predictions and targets, switch double precision on "
-            "(JAX_ENABLE_X64=1), or accept the rounding by preds.astype('float32')"
+            f"(JAX_ENABLE_X64=1), or accept the rounding by {name}.astype('float32')"
         )
     return sets
 
@@ -134,6 +137,8 @@ def _may_be_rounded(rows: PyTree) -> bool:
         return not np.can_cast(rows.dtype, jax.dtypes.canonicalize_dtype(float))
     if isinstance(rows, Array):
         return False
+    if isinstance(rows, list) and rows and isinstance(rows[0], Real):
+        return True
     if is_array_like(rows) or not (leaves := jax.tree.leaves(rows, is_array_like)):
         return True
     return any(leaf is rows or _may_be_rounded(leaf) for leaf in leaves)
@@ -141,7 +146,8 @@ def _may_be_rounded(rows: PyTree) -> bool:
 
 def _steps_of_sets(sets: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns steps between numbers at the ends of some sets, and half their widths."""
-    lower, upper = np.asarray(sets.lower), np.asarray(sets.upper)
+    ends = (sets.lower, sets.upper) if hasattr(sets, "upper") else sets.bounds()
+    lower, upper = (np.asarray(end) for end in ends)
     if upper.ndim:
         some = some_rows(len(upper))
         lower, upper = lower[some], upper[some]

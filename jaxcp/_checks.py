@@ -326,6 +326,7 @@ _ROWS = frozenset(
         "effects",
         "y",
         "groups",
+        "folds",
         "labels",
         "features",
         "anchors",
@@ -364,8 +365,9 @@ def by_labels(call: _Call, only: Iterable[str] = _ROWS) -> _Call:
 
     @functools.wraps(call)
     def in_order(*args: Any, **options: Any) -> Any:
-        if (pandas := sys.modules.get("pandas")) is not None:
-            kinds = pandas.Series, pandas.DataFrame
+        pandas = sys.modules.get("pandas")
+        kinds = (pandas.Series, pandas.DataFrame) if pandas is not None else ()
+        if any(_has_labels(value, kinds) for value in (*args, *options.values())):
             first: dict[str, Any] = {}  # the name and the labels of the first
             args = tuple(
                 _like_first(name, value, first, kinds) if name in only else value
@@ -392,7 +394,10 @@ def _like_first(name: str, rows: Any, first: dict[str, Any], kinds: tuple) -> An
         return rows  # other lengths are refused where they are compared
     got = "labels that repeat, in another order"
     if labels.is_unique and rows.index.is_unique:
-        places = rows.index.get_indexer(labels)
+        wanted, index = labels, rows.index
+        if getattr(index, "is_overlapping", False):  # intervals, which pandas refuses
+            wanted, index = labels.astype(object), index.astype(object)
+        places = index.get_indexer(wanted)
         if (places >= 0).all():
             return rows.iloc[places]
         got = f"none for {labels[places < 0].tolist()[0]!r}"
@@ -446,7 +451,9 @@ def with_digits(call: _Call) -> _Call:
     @functools.wraps(call)
     def looked_at(self: Any, *args: Any, **options: Any) -> Any:
         again = functools.partial(call, self, *args, **options)
-        return check_digits_of_sets(args[0] if args else options[first], again(), again)
+        sets = again()  # first, for it refuses calls without rows
+        rows = args[0] if args else options[first]
+        return check_digits_of_sets(first, rows, sets, again)
 
     return cast(_Call, looked_at)
 
@@ -470,7 +477,7 @@ def with_alpha(
             got = ", ".join(options) or "none"
             raise TypeError(f"expected alpha (1 - confidence) as a number, got {got}")
         alpha = args[place] if len(args) > place else options["alpha"]
-        if not of_losses and (type(alpha) is not float or alpha > 0.5):
+        if not (of_losses or (isinstance(alpha, float) and alpha <= 0.5)):
             warn_of_misses(alpha)
         return call(self, *args, **options)
 

@@ -467,7 +467,7 @@ class CrossCertificate:
     @property
     def published(self) -> float:
         """The bound of the theorems, a function of alpha, n and K; 0 if negative."""
-        return self._left(_published)
+        return self._left(published_miss)
 
     def __repr__(self) -> str:
         of = "minmax sets" if self.minmax else '"+" sets'
@@ -498,7 +498,10 @@ def _missed(n, num_folds, alpha, minmax):
     return min(bounds)
 
 
-def _published(n, num_folds, alpha, minmax):
+def published_miss(
+    n: int, num_folds: int, alpha: Fraction, minmax: bool = False
+) -> Fraction:
+    """Returns at most how often one component misses, by the theorems."""
     m = Fraction(n, num_folds) or Fraction(1)
     slack = (1 - 1 / m) / (num_folds + 1)
     if minmax:

@@ -21,6 +21,7 @@ from jaxcp._tree import pytree
 from jaxcp.calibration.calibrating import Calibrated, calibrate, calibrate_groups
 from jaxcp.calibration.split import Calibration, GroupCalibration
 from jaxcp.certificates import CrossCertificate
+from jaxcp.certificates.laws import published_miss
 from jaxcp.certificates.promises import ALL_ROWS, Promised
 from jaxcp.cross import _votes, plans
 from jaxcp.held.rows import Context
@@ -123,19 +124,19 @@ class CrossCalibration(Calibrated, Promised):
     @property
     def promise(self) -> str:
         """What the "+" sets keep to, in words with a place for {alpha}."""
-        if (term := _term(self)) is None:
-            return (
-                "P(Y in set) is about 1 - {alpha} for stable learners, and >= 1 - 2 * "
-                "{alpha} for bags whose number was drawn"
-            )
-        return f"P(Y in set) >= 1 - 2 * {{alpha}}{term}"
+        if (term := _term(self)) is not None:
+            return f"P(Y in set) >= 1 - 2 * {{alpha}}{term}"
+        about = "P(Y in set) is about 1 - {alpha} for stable learners"
+        if isinstance(self.left_out, plans.Ensemble):
+            return f"{about}, and >= 1 - 2 * {{alpha}} for bags whose number was drawn"
+        return f"{about}, without a bound"
 
     @property
     def assumption(self) -> str:
         """What that assumes, in words."""
-        if _term(self) is not None:
-            return ALL_ROWS
-        return f"{ALL_ROWS}; for EnbPI errors mix strongly, and rows are many"
+        if _term(self) is None and isinstance(self.left_out, plans.Ensemble):
+            return f"{ALL_ROWS}; for EnbPI errors mix strongly, and rows are many"
+        return ALL_ROWS
 
     @property
     def score(self) -> Score:
@@ -515,8 +516,7 @@ def _term(cp: CrossCalibration) -> str | None:
     if held.weights is not None or np.ptp(sizes[sizes > 0]) or np.sum(sizes) < num_rows:
         return None
     c = math.prod(cp.calibration.components)
-    bound = CrossCertificate(num_rows, int(num_fits), Fraction(0), num_components=c)
-    return f" - {math.ceil(1e4 * (1 - bound.published)) / 1e4:g}"
+    return f" - {c * published_miss(num_rows, int(num_fits), Fraction(0))}"
 
 
 @pytree

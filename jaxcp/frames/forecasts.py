@@ -38,6 +38,7 @@ class ForecastCalibration(Promised):
         scales, or None.
       spacing: Distance of steps, or NaN, in files of version 0.3; else None.
       steps: The offsets `ds - cutoff` of the steps, with `by="step"` and "path".
+      share: Share of a path that a band holds at least, in words, with `by="path"`.
 
     See also:
       frames.forecast, Calibration, save
@@ -51,11 +52,16 @@ class ForecastCalibration(Promised):
     columns: tuple[Any, ...] = static()
     spacing: np.ndarray | None = None
     steps: Steps | None = None
+    share: str | None = static(default=None)
 
     @property
     def promise(self) -> str:
         """What sets keep to, in words with a place for {alpha}."""
-        event = "Y in set" if self.by != "path" else "enough of a path in its band"
+        event = "Y in set"
+        if self.by == "path":  # a file of 0.3 does not say how much of it
+            share = "a share" if self.share is None else self.share
+            part = "" if share == "1" else f"at least {share} of "
+            event = f"{part}a path in its band"
         rows = {"step": " at each step of a new path", "series": " in each series"}
         of_series = " of a series that did not calibrate" * bool(
             self.held.clusters is not None
@@ -281,6 +287,8 @@ def forecast(
     series = _names.Names(_names.distinct(ids)[0]) if by == "series" else None
     steps, num_cells = None, None
     cells: Any = None
+    number: Any = fraction
+    share = levels.as_decimal(number)
     if series is not None:
         cells, num_cells = _places_of_series(frame, at, series), len(series)
     elif by != "all":
@@ -294,8 +302,7 @@ def forecast(
             cells, num_cells = paths.place, horizon
         else:
             # ceil(f H) = H - floor((1 - f) H), the rank of H - 1 scores at 1 - f.
-            share: Any = fraction
-            rank = levels.exact_rank(horizon - 1, 1 - levels.as_decimal(share))
+            rank = levels.exact_rank(horizon - 1, 1 - share)
             by_path = values[paths.order].reshape(-1, horizon)
             values = np.sort(by_path, axis=1)[:, rank - 1]
             ids = ids[paths.order[::horizon]]
@@ -316,6 +323,7 @@ def forecast(
         series=series,
         columns=(*at, yhat, scale),
         steps=steps,
+        share=str(share) if by == "path" else None,
     )
 
 

@@ -13,6 +13,7 @@ from jaxcp import _checks
 from jaxcp._batching import map_blocks
 from jaxcp._numbers import as_float
 from jaxcp._tree import jit, pytree, static
+from jaxcp.certificates.promises import Promised
 from jaxcp.checking import learners
 from jaxcp.full import fitting
 from jaxcp.full.cells import as_grid, cells
@@ -158,7 +159,7 @@ _eigh = jax.custom_batching.sequential_vmap(lambda h: tuple(jnp.linalg.eigh(h)))
 
 
 @pytree
-class InfluenceConformal:
+class InfluenceConformal(Promised):
     """One fit, and how one row more moves its losses. Made by `influence_conformal`.
 
     Args:
@@ -177,6 +178,9 @@ class InfluenceConformal:
     mask: Array | None
     num_labels: int | None = static(default=None)
     batch_size: int | None = static(default=None)
+    promise = "P(Y in set) is about 1 - {alpha}, without a bound"
+    assumption = "all rows are {rows}, and a row moves the fit about as one step does"
+    _over = "training sets"
 
     @_checks.with_alpha
     def __call__(self, x: PyTree, alpha: ArrayLike) -> LabelSet | Intervals:

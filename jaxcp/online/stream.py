@@ -180,7 +180,7 @@ class Stream(Promised, ABC):
         pred, y, rank = _one_example(self, state, pred, y, alpha)
         after, found = _step(self, state, pred, y, rank)
         again = lambda: self.step(_widest(given[0]), *given[1:], alpha)[1]  # noqa: E731
-        return after, check_digits_of_sets(given[1], found, again)
+        return after, check_digits_of_sets("preds", given[1], found, again)
 
     _own_delay = property(lambda self: 0)
 
@@ -310,7 +310,7 @@ def run(
             state = _start(late, begin, preds, y, rank, delay)
     state, sets = _run(method, state, preds, y, rank)
     again = lambda: run(method, _widest(start), *given, alpha, delay=delay)[1]  # noqa: E731
-    return state, check_digits_of_sets(given[0], sets, again)
+    return state, check_digits_of_sets("preds", given[0], sets, again)
 
 
 def _widest(state: PyTree) -> PyTree:
@@ -382,7 +382,7 @@ def issued(method, state, pred, alpha):
     late, learned = delayed.method_of(method, state), delayed.learned(state)
     q, found = _issued(late, learned, pred, rank)
     again = lambda: issued(method, _widest(state), given, alpha)[1]  # noqa: E731
-    return q, check_digits_of_sets(given, found, again)
+    return q, check_digits_of_sets("preds", given, found, again)
 
 
 @jit

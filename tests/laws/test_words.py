@@ -66,7 +66,7 @@ WORDS = {
         "rows of calibration and test rows are exchangeable, ",
         "selection/test_selected.py",
     ),
-    "P(Y in set) >= 1 - 2 * {alpha} - 0.1601" + TRAINED: (ALIKE, IN_TURN),
+    "P(Y in set) >= 1 - 2 * {alpha} - 4/25" + TRAINED: (ALIKE, IN_TURN),
     "P(Y in set) >= 1 - 2 * {alpha}" + TRAINED: (ALIKE, IN_TURN),
     f"P(Y in set) >= 1 - 2 * {{alpha}}{TRAINED}, in each of 3 groups": (
         ALIKE,
@@ -95,7 +95,7 @@ WORDS = {
         "paths that calibrate and the new one are exchangeable",
         "frames/test_forecast.py",
     ),
-    f"P(enough of a path in its band) >= 1 - {{alpha}} of a series that did not "
+    f"P(a path in its band) >= 1 - {{alpha}} of a series that did not "
     f"calibrate{ON_AVERAGE}": (
         "series that calibrate and the new one, each with all of its paths, are",
         "frames/test_forecast.py",

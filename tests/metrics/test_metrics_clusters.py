@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -173,6 +174,7 @@ def test_pictures_and_pages_have_the_errors_of_clusters():
     ends = np.sort([segment[:, 0] for segment in drawn], axis=0)
     expected = np.sort(np.stack([found["low"], found["high"]], axis=1), axis=0)
     assert_allclose(ends, expected, atol=1e-6)
+    plt.close(ax.figure)
     cp = jaxcp.calibrate(scores.Absolute(), 0 * Y, Y, clusters=PATIENT)
     page = jaxcp.report(cp, 0 * Y, Y, 0.2, groups=SITE, clusters=PATIENT)
     sets = cp(0 * Y, 0.2)
