@@ -107,7 +107,9 @@ def check_digits_of_sets(
     precision, where the digits are not sure.
     """
     has_ends = hasattr(sets, "upper") or hasattr(sets, "bounds")
-    if not (has_ends and _may_be_rounded(rows) and is_concrete(sets)):
+    if not (has_ends and _may_be_rounded(rows)):
+        return sets
+    if not all(map(_is_known, jax.tree.leaves(sets))):
         return sets
     step, half = _steps_of_sets(sets)
     if not (step > SHARE * half).any() or not _are_lost(step, half):

@@ -340,17 +340,20 @@ def _read_numbers_first(cls: type) -> None:
 
     def __post_init__(self: Any, *init_only: Any) -> None:
         for name, value in list(vars(self).items()):
-            numbers = value if type(value) is tuple else (value,)
-            is_static = self.__dataclass_fields__[name].metadata.get("static")
-            if not is_static and any(type(v) in EXACT for v in numbers):
-                floats = tuple(float(v) if type(v) in EXACT else v for v in numbers)
-                object.__setattr__(
-                    self, name, floats if numbers is value else floats[0]
-                )
+            if type(value) in (*EXACT, tuple):
+                metadata = self.__dataclass_fields__[name].metadata
+                if not metadata.get("static"):
+                    object.__setattr__(self, name, _with_floats(value))
         if check is not None:
             check(self, *init_only)
 
     cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+
+
+def _with_floats(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_with_floats, value))
+    return float(value) if type(value) in EXACT else value
 
 
 def _repr(value):

@@ -122,7 +122,6 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
 
     Rows that lie in files, or are not computed yet, come in blocks.
     """
-    one = _checks.by_labels(one)
     given = [name for name, value in rows.items() if value is not None]
     if (batches is None) == (not given):
         found = ", ".join([*given, "batches"]) if given else "neither"
@@ -137,7 +136,7 @@ def by_batches(one: Callable[..., Any], batches: Any, **rows: Any) -> Any:
             return one(**rows)
         batches = _blocks(leaves, partial(jax.tree.unflatten, structure))
     # No loop over batches: its variable would hold one while the next is made.
-    take = partial(_of_batch, one, name, tuple(rows))
+    take = partial(_of_batch, _checks.by_labels(one), name, tuple(rows))
     return _joined(map(take, count(), batches), name)
 
 
