@@ -96,11 +96,18 @@ class Steps:
         texts = []
         for (clock, *_), offset in zip(self.clocks, offsets, strict=True):
             if clock in ("wall", "elapsed"):
-                texts.append(f"{offset / _HOUR:g} hours")
+                texts.append(_counted(offset / _HOUR, "hours"))
             else:
-                number = f"{offset:g}" if offset > _NEVER / 2 else "none"
-                texts.append(number + f" {clock}" * (clock != "numbers"))
+                is_there = offset > _NEVER / 2
+                texts.append(_counted(offset, clock) if is_there else f"no {clock}")
         return " or ".join(texts)
+
+
+def _counted(number: float, units: str) -> str:
+    """Returns a number with its unit: 1 month, 2 months; of plain numbers none."""
+    if units == "numbers":
+        return f"{number:g}"
+    return f"{number:g} {units.removesuffix('s') if number == 1 else units}"
 
 
 def read_times(column: Any, values: np.ndarray) -> Times | None:

@@ -232,7 +232,7 @@ def test_times_of_another_kind_are_refused():
 def test_the_refusal_names_the_row_the_steps_and_the_cure():
     cp = forecast(table(SURE["months"], np.arange(20, 40), [1, 2, 3]), yhat="m")
     words = (
-        "expected ds at a step that calibrated, 1 months, 2 months, 3 months ahead, "
+        "expected ds at a step that calibrated, 1 month, 2 months, 3 months ahead, "
         "got 4 months at 1, unique_id a, ds 2024-05-01.*, cutoff 2024-01-01.*; give "
         "whole paths, or number times and origins by integers of your calendar"
     )
