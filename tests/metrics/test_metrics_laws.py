@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -220,6 +219,7 @@ BY_JAX = {"by_group, flags in clusters", "excess_coverage_risk", "infinite_rate"
     "name", [k for k, v in METRICS.items() if v[0] is intervals and k not in BY_JAX]
 )
 def test_labels_of_rows_say_which_belong_together(name):
+    pd = pytest.importorskip("pandas")
     kind, metric, *_ = METRICS[name]
     rows = rows_of(kind, KEY)
     order = np.random.default_rng(0).permutation(M)
