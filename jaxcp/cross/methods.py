@@ -787,9 +787,7 @@ def split_conformal_fit(
 
 
 def _num_train(share, n):
-    share = _checks.check_number(
-        "share", share, lambda s: (s > 0) & (s < 1), "in (0, 1)"
-    )
+    share = _checks.share("share", share)
     return min(max(round(float(share) * n), 1), n - 1)
 
 
