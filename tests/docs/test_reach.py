@@ -1,0 +1,257 @@
+"""The map of what tests reach, and what is made from it: slow cases, what to run."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import maps
+from reach import ALL_CASES, Recorder
+
+needs_git = pytest.mark.skipif(not shutil.which("git"), reason="git is not here")
+
+
+def numbered(**tests):
+    """Returns tests of one file: CPU seconds and places."""
+    return {
+        f"tests/test_a.py::test_{name}": maps.Test(cpu, 0, sum(1 << v for v in reached))
+        for name, (cpu, reached) in tests.items()
+    }
+
+
+def mapped(tests, places=()):
+    return maps.Map({"commit": "", "date": "", "python": ""}, list(places), tests)
+
+
+def cases(function, **found):
+    """Returns a map of the cases of one function."""
+    named = {f"{function}[{k.replace('_', '-')}]": v for k, v in found.items()}
+    return mapped(
+        {
+            k: maps.Test(cpu, 0, sum(1 << v for v in reached))
+            for k, (cpu, reached) in named.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("bits", [0, 1, 0b100111, 1 << 200 | 1 << 199 | 1])
+def test_sets_of_places_are_ranges(bits):
+    assert maps.bits_of(maps.ranges(bits)) == bits
+    assert maps.ranges(0b100111) == "0-2 5"
+
+
+def test_a_map_is_read_as_it_was_written(tmp_path):
+    places = [("jaxcp/a.py", "1"), ("jaxcp/a.py", "1.4>3.0"), ("jaxcp/b.py", "2")]
+    tests = {
+        "tests/test_a.py::test_b[x[0]-1]": maps.Test(0.5, 2, 0b101),
+        "tests/test_a.py::test_b[y]": maps.Test(0.25, 0, 0b111),
+        "tests/test_a.py::test_c": maps.Test(0.125, 1, 0),
+    }
+    found = mapped(tests, places)
+    maps.write(found, tmp_path / "map")
+    assert maps.read(tmp_path / "map") == found
+    assert found.bits("jaxcp/a.py") == 0b011 and found.bits("jaxcp/b.py") == 0b100
+    assert found.bits("jaxcp/a.py", {1}) == 0b011 and not found.bits("jaxcp/a.py", {3})
+
+
+def test_the_notes_of_workers_are_merged_though_one_was_killed(tmp_path):
+    one = {
+        "id": "a::b",
+        "cpu": 1.0,
+        "programs": 3,
+        "reached": {"jaxcp/a.py": ["9", "10"]},
+    }
+    two = {"id": "a::c", "cpu": 2.0, "programs": 0, "reached": {"jaxcp/a.py": ["10"]}}
+    (tmp_path / "1").write_text(json.dumps(one) + '\n{"id": "a::d", "cp')
+    (tmp_path / "2").write_text(json.dumps(two) + "\n")
+    found = maps.merged([tmp_path / "1", tmp_path / "2"], {})
+    assert found.places == [("jaxcp/a.py", "9"), ("jaxcp/a.py", "10")]
+    expected = {"a::b": maps.Test(1.0, 3, 0b11), "a::c": maps.Test(2.0, 0, 0b10)}
+    assert found.tests == expected
+
+
+def test_a_cover_reaches_what_all_reach_for_the_least():
+    tests = numbered(
+        wide=(9.0, range(10)), low=(1.0, range(6)), high=(1.0, range(5, 10))
+    )
+    everything = maps.union(tests.values())
+    chosen = maps.cover(tests)
+    assert maps.union(tests[name] for name in chosen) == everything
+    assert {name[-3:] for name in chosen} == {"low", "igh"}
+    assert len(maps.cover(tests, 0.5)) == 1
+
+
+def test_cases_that_add_nothing_are_slow():
+    function = "tests/test_a.py::test_b"
+    found = cases(function, low=(1.0, [1, 2]), all=(2.0, [1, 2, 3]), high=(3.0, [3]))
+    assert maps.slow_cases(found) == [f"{function}[high]", f"{function}[low]"]
+    equal = cases(function, dear=(2.0, [1]), cheaper=(1.0, [1]))
+    assert maps.slow_cases(equal) == [f"{function}[dear]"]
+    new = cases(function, low=(1.0, [1, 2]), high=(2.0, [3]))
+    assert maps.slow_cases(new) == []
+
+
+def test_what_is_cheap_unknown_or_a_law_stays():
+    function = "tests/test_a.py::test_b"
+    cheap = cases(function, low=(0.01, [1]), high=(0.1, [1]), dear=(1.0, [1]))
+    assert maps.slow_cases(cheap) == [f"{function}[dear]"]
+    elsewhere = cases(function, low=(9.0, []), high=(9.0, []))
+    assert maps.slow_cases(elsewhere) == []
+    law = cases("tests/laws/test_a.py::test_b", low=(9.0, [1]), high=(9.0, [1]))
+    assert maps.slow_cases(law) == []
+
+
+def test_every_value_of_every_parameter_keeps_a_case():
+    function = "tests/test_a.py::test_b"
+    found = cases(function, **{f"{a}_{b}": (1.0, [1]) for a in "xyz" for b in "12"})
+    kept = found.tests.keys() - {*maps.slow_cases(found)}
+    values = [set(name.partition("[")[2].rstrip("]").split("-")) for name in kept]
+    assert set().union(*values) == {*"xyz12"} and len(kept) == 3
+
+
+def test_the_list_is_read_as_it_was_written(tmp_path):
+    function = "tests/test_a.py::test_b"
+    found = cases(function, **{"a b": (1.0, [1]), "c": (2.0, [1]), " d": (3.0, [1])})
+    maps.write_slow_cases(found, tmp_path / "list")
+    assert maps.read_slow_cases(tmp_path / "list") == {*maps.slow_cases(found)}
+    assert maps.read_slow_cases(tmp_path / "none") == set()
+
+
+def test_slow_cases_exist_and_every_function_keeps_a_case(request):
+    """For files that are collected: all of them where all tests run."""
+    if any("::" in arg for arg in request.config.args):
+        pytest.skip("a part of a file is collected")
+    collected = maps.by_function(request.config.stash[ALL_CASES])
+    files = {function.partition("::")[0] for function in collected}
+    for function, slow in maps.by_function(maps.read_slow_cases()).items():
+        assert not maps.LAWS.match(function), function
+        if function.partition("::")[0] in files:
+            gone = {*slow} - {*collected[function]}
+            assert not gone, f"expected cases that exist in {maps.SLOW_CASES}: {gone}"
+            assert {*collected[function]} - {*slow}, f"no case of {function} is left"
+
+
+def commit(folder, **files):
+    """Puts a commit of these modules in a folder's repository."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".py").write_text(text)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
+        subprocess.run(["git", "-C", folder, *command], check=True)
+    head = subprocess.check_output(
+        ["git", "-C", folder, "rev-parse", "HEAD"], text=True
+    )
+    return head.strip()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setattr(maps, "HERE", tmp_path / "tests")
+    return tmp_path
+
+
+OLD = """def f(x):
+    y = x
+    return (
+        y
+    )
+
+LIMIT = 3
+
+def g(x):
+    return x
+"""
+
+
+@needs_git
+@pytest.mark.parametrize(
+    ("old", "new", "reached"),
+    [
+        ("    y = x\n", "    y = x + 1\n", {"f"}),
+        ("    y = x\n", "", {"f"}),
+        ("    return x\n", "    x = 2\n    return x\n", {"g"}),
+        ("    )\n", "    + 1)\n", {"f"}),  # a line that no event names
+        ("LIMIT = 3\n", "LIMIT = 4\n", {"f", "g"}),
+        ("LIMIT = 3\n", "LIMIT = 3  # of what?\n", set()),
+        ("def g(x):\n", 'def g(x):\n    """Returns x."""\n', set()),
+    ],
+)
+def test_tests_that_reach_a_change(project, old, new, reached):
+    first = commit(project, jaxcp__a=OLD, jaxcp__b="LIMIT = 1\n")
+    tests = numbered(f=(1.0, [0, 1]), g=(1.0, [2]), other=(1.0, [3]))
+    places = [("jaxcp/a.py", line) for line in ("2", "3", "10")]
+    places.append(("jaxcp/c.py", "2"))
+    found = mapped(tests, places)
+    found.about["commit"] = first
+    later = commit(project, jaxcp__a="import os\n\n" + OLD)  # lines have moved by two
+    path = project / "jaxcp/a.py"
+    path.write_text(path.read_text().replace(old, new))
+    _, near = maps.reaching(found, later)
+    assert {name.rpartition("_")[2] for name in near} == reached
+
+
+@needs_git
+def test_changed_tests_are_known_by_function(project):
+    commit(
+        project, tests__test_a="def test_b():\n    pass\n\n\ndef test_c():\n    pass\n"
+    )
+    path = project / "tests/test_a.py"
+    path.write_text(path.read_text().replace("pass", "assert True", 1))
+    (project / "tests/test_d.py").write_text("def test_e():\n    pass\n")
+    changed = maps.changed_tests("HEAD")
+    assert changed == {"tests/test_a.py": {"test_b"}, "tests/test_d.py": {"test_e"}}
+    names = "test_b", "test_c", "test_new"
+    known = {f"tests/test_a.py::{name}" for name in names[:2]}
+    choice = maps.Choice({}, changed, known)
+    places = [choice.place(f"tests/test_a.py::{name}") for name in names]
+    assert places == [-1, None, -1]
+
+
+@needs_git
+def test_lines_are_found_where_they_stood(tmp_path):
+    old = [f"{v}\n" for v in range(30)]
+    new = ["a\n", *old[:5], *old[8:12], "b\n", "c\n", *old[12:20], "d\n", *old[22:]]
+    for name, lines in ("old", old), ("new", new):
+        (tmp_path / name).write_text("".join(lines))
+    call = ["git", "diff", "--no-index", "-U0", "old", "new"]
+    text = subprocess.run(call, cwd=tmp_path, text=True, capture_output=True).stdout
+    (changes,) = maps.hunks(text).values()
+    for line, words in enumerate(new, start=1):
+        stood = {old[place - 1] for place in maps.before({line}, changes) if place}
+        assert (stood == {words}) if words in old else words not in stood
+    assert maps.before({new.index("d\n") + 1}, changes) == {21, 22}
+
+
+def test_the_cheapest_case_of_each_function_is_first():
+    tests = numbered(
+        a=(3.0, [1]), b=(2.0, [1]), **{"c[1]": (0.1, [1]), "c[2]": (0.2, [1])}
+    )
+    order = [name.rpartition("_")[2] for name in maps.in_turns(tests)]
+    assert order == ["c[1]", "b", "a", "c[2]"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="it needs sys.monitoring")
+def test_lines_and_branches_of_each_test_are_noted(tmp_path):
+    source = (
+        "def f(x):\n    if x:\n        return 1\n    return 2 if x is None else 3\n"
+    )
+    path = tmp_path / "a.py"
+    f = {}
+    exec(compile(source, path, "exec"), f)
+    recorder = Recorder(tmp_path / "part", tmp_path)
+    recorder.listen()
+    try:
+        seen = []
+        for x in (True, False, True):
+            sys.monitoring.restart_events()
+            f["f"](x)
+            seen += recorder.reached().values()
+    finally:
+        sys.monitoring.free_tool_id(recorder.tool)
+    lines = [{v for v in places if ">" not in v} for places in seen]
+    assert lines == [{"2", "3"}, {"2", "4"}, {"2", "3"}]
+    assert seen[0] == seen[2] and len({*seen[1]} - lines[1]) == 2

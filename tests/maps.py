@@ -1,0 +1,433 @@
+"""The map of what each test reaches: how it is stored, and what is made from it.
+
+A set of lines and branches is a whole number, a bit for each: `reached & ~known` is
+what a test adds. Lines are numbered as in the commit that the map names.
+
+    python tests/maps.py        # tests/slow_cases.txt, anew from the map
+"""
+
+import ast
+import gzip
+import heapq
+import json
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+MAP = HERE / "reach.json.gz"
+SLOW_CASES = HERE / "slow_cases.txt"
+CHEAP = 0.15  # CPU seconds: what takes less gains nothing by moving
+# Laws over tables of everything: every law keeps every method.
+LAWS = re.compile(
+    r"tests/(laws/|metrics/test_metrics_laws|certificates/test_promises"
+    r"|inputs/test_(doors|ends|elsewhere)|docs/)"
+)
+
+
+class Test(NamedTuple):
+    """What a test took and reached."""
+
+    cpu: float
+    programs: int
+    reached: int
+
+
+class Map(NamedTuple):
+    """What each test reached, by the id of the test."""
+
+    about: dict[str, str]  # commit, date, python
+    places: list[tuple[str, str]]  # file and "line" or "line.column>line.column"
+    tests: dict[str, Test]
+
+    def bits(self, file: str, lines: set[int] | None = None) -> int:
+        """Returns the places of these lines, by default of all lines of a file."""
+        return sum(
+            1 << bit
+            for bit, (name, place) in enumerate(self.places)
+            if name == file and (lines is None or line_of(place) in lines)
+        )
+
+
+def line_of(place: str) -> int:
+    return int(re.split(r"[.>]", place, maxsplit=1)[0])
+
+
+def in_order(place: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", place)]
+
+
+def function_of(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def by_function(tests) -> dict[str, list[str]]:
+    functions = defaultdict(list)
+    for test in sorted(tests):
+        functions[function_of(test)].append(test)
+    return functions
+
+
+# Stored: a line of JSON for each function. What all its cases reach stands once.
+
+
+def ranges(bits: int) -> str:
+    """Returns "0-2 5" for the bits 0, 1, 2 and 5."""
+    runs = re.finditer("1+", f"{bits:b}"[::-1])
+    ends = [(run.start(), run.end() - 1) for run in runs]
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in ends)
+
+
+def bits_of(text: str) -> int:
+    bits = 0
+    for run in text.split():
+        first, _, last = run.partition("-")
+        bits |= (1 << int(last or first) + 1) - (1 << int(first))
+    return bits
+
+
+def write(found: Map, path: Path = MAP) -> None:
+    files = defaultdict(list)
+    for file, place in found.places:
+        files[file].append(place)
+    rows = [json.dumps({"about": found.about, "places": files})]
+    for function, tests in by_function(found.tests).items():
+        shared = found.tests[tests[0]].reached
+        for test in tests:
+            shared &= found.tests[test].reached
+        cases = {
+            test.removeprefix(function): [
+                round(found.tests[test].cpu, 3),
+                found.tests[test].programs,
+                ranges(found.tests[test].reached & ~shared),
+            ]
+            for test in tests
+        }
+        rows.append(json.dumps([function, ranges(shared), cases]))
+    text = "\n".join(rows) + "\n"
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def read(path: Path = MAP) -> Map:
+    head, *rows = gzip.decompress(path.read_bytes()).decode().splitlines()
+    head = json.loads(head)
+    places = [
+        (file, place) for file in head["places"] for place in head["places"][file]
+    ]
+    tests = {}
+    for row in rows:
+        function, shared, cases = json.loads(row)
+        for case, (cpu, programs, more) in cases.items():
+            reached = bits_of(shared) | bits_of(more)
+            tests[function + case] = Test(cpu, programs, reached)
+    return Map(head["about"], places, tests)
+
+
+def merged(parts: list[Path], about: dict[str, str]) -> Map:
+    """Returns the map of what workers noted, a line for each test."""
+    notes = {}
+    for part in parts:
+        for row in part.read_text().splitlines():
+            try:
+                note = json.loads(row)
+            except ValueError:  # the last line of a worker that was killed
+                continue
+            notes[note["id"]] = note
+    files = defaultdict(set)
+    for note in notes.values():
+        for file, reached in note["reached"].items():
+            files[file].update(reached)
+    places = [
+        (file, place)
+        for file in sorted(files)
+        for place in sorted(files[file], key=in_order)
+    ]
+    bit_of = {place: bit for bit, place in enumerate(places)}
+    tests = {}
+    for name, note in notes.items():
+        bits = bytearray(len(places) // 8 + 1)
+        for file, reached in note["reached"].items():
+            for place in reached:
+                bit = bit_of[file, place]
+                bits[bit // 8] |= 1 << bit % 8
+        reached = int.from_bytes(bits, "little")
+        tests[name] = Test(note["cpu"], note["programs"], reached)
+    return Map(about, places, tests)
+
+
+# Covers.
+
+
+def union(tests) -> int:
+    reached = 0
+    for test in tests:
+        reached |= test.reached
+    return reached
+
+
+def cover(tests: dict[str, Test], share: float = 1.0) -> list[str]:
+    """Returns tests that reach a share of what all reach, most for their CPU first."""
+    everything = union(tests.values()).bit_count()
+    known, chosen = 0, []
+
+    def worth(name: str) -> float:
+        test = tests[name]
+        return (test.reached & ~known).bit_count() / max(test.cpu, 0.001)
+
+    queue = [(-worth(name), name) for name in tests]
+    heapq.heapify(queue)
+    while known.bit_count() < share * everything:
+        _, name = heapq.heappop(queue)
+        now = -worth(name)
+        if queue and now > queue[0][0]:  # it adds less by now than another may
+            heapq.heappush(queue, (now, name))
+            continue
+        known |= tests[name].reached
+        chosen.append(name)
+    return chosen
+
+
+def values_of(cases: list[str]) -> dict[str, set[tuple[int, str]]]:
+    """Returns the values of each parameter, by case, where there are several."""
+    names = {case: case.partition("[")[2].removesuffix("]") for case in cases}
+    values = {case: set(enumerate(name.split("-"))) for case, name in names.items()}
+    counts = {len(found) for found in values.values()}
+    if counts == {1} or len(counts) > 1:  # where a value has a dash, too, none is known
+        return {case: set() for case in cases}
+    return values
+
+
+def slow_cases(found: Map) -> list[str]:
+    """Returns cases that reach nothing new beside the other cases of their function.
+
+    Every function keeps a case, every value of one of several parameters, too. What
+    is cheap stays, and what the map knows nothing of: other processes may do its work.
+    """
+    slow = []
+    for function, cases in by_function(found.tests).items():
+        if LAWS.match(function):
+            continue
+        tests = {case: found.tests[case] for case in cases}
+        values = values_of(cases)
+        kept = [v for v in cases if tests[v].cpu < CHEAP or not tests[v].reached]
+        dear = [v for v in cases if v not in kept]
+
+        def added(case: str, kept=kept, tests=tests, values=values) -> int:
+            known = union(tests[other] for other in kept)
+            seen = set().union(*(values[other] for other in kept))
+            return (tests[case].reached & ~known).bit_count() + len(values[case] - seen)
+
+        while dear:
+            best = max(dear, key=lambda v: (added(v), -tests[v].cpu))
+            if kept and not added(best):
+                break
+            kept.append(best)
+            dear.remove(best)
+        slow += dear
+    return sorted(slow)
+
+
+def write_slow_cases(found: Map, path: Path = SLOW_CASES) -> None:
+    rows = []
+    for function, cases in by_function(slow_cases(found)).items():
+        rows += [function, *(f"    {case.removeprefix(function)}" for case in cases)]
+    path.write_text("".join(f"{row}\n" for row in rows))
+
+
+def read_slow_cases(path: Path = SLOW_CASES) -> set[str]:
+    cases, function = set(), ""
+    for row in path.read_text().splitlines() if path.exists() else []:
+        if row.startswith("    "):
+            cases.add(function + row[4:])
+        else:
+            function = row
+    return cases
+
+
+# What a change may have broken.
+
+
+class Hunk(NamedTuple):
+    """Lines of a file that a diff replaces, and those that stand there after it."""
+
+    start: int
+    count: int
+    new_start: int
+    new_count: int
+
+    def lines(self) -> set[int]:
+        """Returns the replaced lines, or the two between which lines are put."""
+        if not self.count:
+            return {self.start, self.start + 1}
+        return set(range(self.start, self.start + self.count))
+
+    def is_in(self, function: ast.FunctionDef) -> bool:
+        """Says whether a function, with its decorators, has some of the new lines."""
+        first = min([function.lineno, *(v.lineno for v in function.decorator_list)])
+        last = self.new_start + max(self.new_count, 1) - 1
+        return self.new_start <= function.end_lineno and first <= last
+
+
+def hunks(diff: str) -> dict[str, list[Hunk]]:
+    """Returns the hunks of each file of `git diff -U0`, by its path."""
+    found: dict[str, list[Hunk]] = {}
+    old = file = ""
+    is_head = False  # later a row "--- " is a line that was taken away
+    for row in diff.splitlines():
+        if row.startswith("diff "):
+            is_head = True
+        elif is_head and row.startswith("--- "):
+            old = row[4:].removeprefix("a/")
+        elif is_head and row.startswith("+++ "):
+            new = row[4:].removeprefix("b/")
+            file = old if new == "/dev/null" else new
+            found[file] = []
+        elif row.startswith("@@ "):
+            is_head = False
+            _, before, after, *_ = row.split()
+            numbers = [(*v[1:].split(","), "1")[:2] for v in (before, after)]
+            found[file].append(Hunk(*(int(v) for pair in numbers for v in pair)))
+    return found
+
+
+def before(lines: set[int], changes: list[Hunk]) -> set[int]:
+    """Returns where lines of a file stood before changes."""
+    found = set()
+    for line in lines:
+        shift = 0
+        for hunk in changes:
+            first = hunk.new_start + (not hunk.new_count)
+            if first <= line < first + hunk.new_count:
+                found |= hunk.lines()
+                break
+            if line >= first + hunk.new_count:
+                shift += hunk.count - hunk.new_count
+        else:
+            found.add(line + shift)
+    return found
+
+
+def git(*command: str) -> str:
+    """Returns what git says, nothing where it cannot."""
+    call = ["git", "-C", str(HERE.parent), *command]
+    done = subprocess.run(call, text=True, capture_output=True)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def diff(*commits: str, folders=("jaxcp",)) -> dict[str, list[Hunk]]:
+    options = "-U0", "--no-color", "--no-ext-diff", "--no-renames"
+    return hunks(git("diff", *options, *commits, "--", *folders))
+
+
+def is_same_code(old: str, new: str) -> bool:
+    """Says whether sources differ in comments and docstrings alone."""
+    trees = []
+    for source in (old, new):
+        try:
+            trees.append(ast.parse(source))
+        except SyntaxError:
+            return False
+    for node in [node for tree in trees for node in ast.walk(tree)]:
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            if isinstance(body[0].value, ast.Constant):
+                del body[0]
+    return ast.dump(trees[0]) == ast.dump(trees[1])
+
+
+def scopes(source: str, line: int) -> list[set[int]]:
+    """Returns the lines of functions and classes around a line, the smallest first."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    spans = [
+        range(node.lineno, node.end_lineno + 1)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, kinds) and node.lineno <= line <= node.end_lineno
+    ]
+    return [set(span) for span in sorted(spans, key=len)]
+
+
+def reaching(found: Map, ref: str) -> tuple[list[str], dict[str, Test]]:
+    """Returns the files of the library that changed since a commit, and their tests.
+
+    Those that reach a changed line; where there are none, those that reach the function
+    or the class around it; else those that reach the file.
+    """
+    changes = diff(ref)
+    since_the_map = diff(
+        found.about["commit"], ref
+    )  # nothing if there is no such commit
+    files, tests = [], {}
+    for file, changed in changes.items():
+        old = git("show", f"{ref}:{file}")
+        path = HERE.parent / file
+        if old and path.exists() and is_same_code(old, path.read_text()):
+            continue
+        files.append(file)
+        for hunk in changed:
+            for around in [hunk.lines(), *scopes(old, hunk.start), None]:
+                if around is not None:
+                    around = before(around, since_the_map.get(file, []))
+                bits = found.bits(file, around)
+                new = {k: v for k, v in found.tests.items() if v.reached & bits}
+                if new:
+                    tests |= new
+                    break
+    return files, tests
+
+
+def changed_tests(ref: str) -> dict[str, set[str]]:
+    """Returns the files of tests that changed, and which of their functions."""
+    changes = diff(ref, folders=["tests"])
+    new = git("ls-files", "--others", "--exclude-standard", "tests").splitlines()
+    changes |= {file: [Hunk(0, 0, 1, 10**6)] for file in new}
+    changed = {}
+    for file, replaced in changes.items():
+        path = HERE.parent / file
+        if path.exists() and path.match("test_*.py"):
+            functions = [
+                node
+                for node in ast.parse(path.read_text()).body
+                if isinstance(node, ast.FunctionDef)
+            ]
+            changed[file] = {
+                node.name
+                for node in functions
+                if any(hunk.is_in(node) for hunk in replaced)
+            }
+    return changed
+
+
+class Choice(NamedTuple):
+    """Tests to run: places of tests that the map knows, and what it does not know."""
+
+    places: dict[str, int]
+    changed: dict[str, set[str]]
+    known: set[str]
+
+    def files(self) -> list[str]:
+        return sorted(
+            {*self.changed, *(name.partition("::")[0] for name in self.places)}
+        )
+
+    def place(self, name: str) -> int | None:
+        """Returns the place of a test, if it runs: what is new or changed is first."""
+        file, _, function = function_of(name).partition("::")
+        changed = self.changed.get(file, ())
+        if function in changed or (file in self.changed and name not in self.known):
+            return -1
+        return self.places.get(name)
+
+
+def in_turns(tests: dict[str, Test]) -> list[str]:
+    """Returns the cheapest case of each function, cheapest first; then the others."""
+    turns = []
+    for cases in by_function(tests).values():
+        cheapest = sorted(cases, key=lambda name: tests[name].cpu)
+        turns += [(turn, tests[name].cpu, name) for turn, name in enumerate(cheapest)]
+    return [name for *_, name in sorted(turns)]
+
+
+if __name__ == "__main__":
+    write_slow_cases(read())
