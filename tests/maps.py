@@ -27,6 +27,9 @@ LAWS = re.compile(
 )
 
 
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class Test(NamedTuple):
     """What a test took and reached."""
 
@@ -330,10 +333,8 @@ def is_same_code(old: str, new: str) -> bool:
         except SyntaxError:
             return False
     for node in [node for tree in trees for node in ast.walk(tree)]:
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(body[0].value, ast.Constant):
-                del body[0]
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            del node.body[0]
     return ast.dump(trees[0]) == ast.dump(trees[1])
 
 
