@@ -207,26 +207,27 @@ def slow_cases(found: Map) -> list[str]:
 
     Every function keeps a case, every value of one of several parameters, too. What
     is cheap stays, and what the map knows nothing of: other processes may do its work.
+    Cases that are cheap since they use programs of a dear one do not stand for it.
     """
     slow = []
     for function, cases in by_function(found.tests).items():
         if LAWS.match(function):
             continue
         tests = {case: found.tests[case] for case in cases}
-        values = values_of(cases)
-        kept = [v for v in cases if tests[v].cpu < CHEAP or not tests[v].reached]
-        dear = [v for v in cases if v not in kept]
-
-        def added(case: str, kept=kept, tests=tests, values=values) -> int:
-            known = union(tests[other] for other in kept)
-            seen = set().union(*(values[other] for other in kept))
-            return (tests[case].reached & ~known).bit_count() + len(values[case] - seen)
-
+        dear = [v for v in cases if tests[v].cpu >= CHEAP and tests[v].reached]
+        values = values_of(dear)
+        reached, seen = 0, set()
         while dear:
-            best = max(dear, key=lambda v: (added(v), -tests[v].cpu))
-            if kept and not added(best):
+            added = {
+                case: (tests[case].reached & ~reached).bit_count()
+                + len(values[case] - seen)
+                for case in dear
+            }
+            best = max(dear, key=lambda case: (added[case], -tests[case].cpu))
+            if not added[best]:
                 break
-            kept.append(best)
+            reached |= tests[best].reached
+            seen |= values[best]
             dear.remove(best)
         slow += dear
     return sorted(slow)

@@ -59,6 +59,7 @@ class Recorder:
     def __init__(self, part: Path, library: Path = LIBRARY):
         self.part = part
         self.library = library
+        self.prefix = f"{library}{os.sep}"
         self.lines, self.branches = set(), defaultdict(set)
         self.positions = {}  # of the instructions of a code object
         self.file, self.programs = None, 0
@@ -75,8 +76,13 @@ class Recorder:
     def compiled(self, event, duration, **about):
         self.programs += event == COMPILED
 
+    def pytest_unconfigure(self):
+        sys.monitoring.free_tool_id(
+            self.tool
+        )  # functions that end Python are not heard
+
     def started(self, code, offset):
-        if code.co_filename.startswith(f"{self.library}{os.sep}"):
+        if code.co_filename.startswith(self.prefix):
             events = sys.monitoring.events.LINE | sys.monitoring.events.BRANCH
             sys.monitoring.set_local_events(self.tool, code, events)
         return sys.monitoring.DISABLE
