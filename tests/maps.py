@@ -84,11 +84,13 @@ def ranges(bits: int) -> str:
 
 
 def bits_of(text: str) -> int:
-    bits = 0
+    digits, end = [], 0
     for run in text.split():
         first, _, last = run.partition("-")
-        bits |= (1 << int(last or first) + 1) - (1 << int(first))
-    return bits
+        digits.append("0" * (int(first) - end))
+        end = int(last or first) + 1
+        digits.append("1" * (end - int(first)))
+    return int("".join(digits)[::-1] or "0", 2)
 
 
 def write(found: Map, path: Path = MAP) -> None:

@@ -30,7 +30,9 @@ import maps
 LIBRARY = Path(jaxcp.__file__).parent
 SHARE = 0.99  # of lines and branches, in tests that are marked `smoke`
 COMPILED = "/jax/core/compile/backend_compile_duration"
-ALL_CASES = pytest.StashKey[set[str]]()
+SLOW_BY_MARK = pytest.StashKey[
+    dict[str, bool]
+]()  # by case: is it slow by its own mark?
 
 
 def pytest_addoption(parser):
@@ -137,7 +139,7 @@ class Recorder:
 
 
 def pytest_configure(config):
-    config.stash[ALL_CASES] = set()
+    config.stash[SLOW_BY_MARK] = {}
     if not config.option.map:
         return
     if sys.version_info < (3, 12):
@@ -211,10 +213,11 @@ def since(ref, seconds):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    config.stash[ALL_CASES] |= {item.nodeid for item in items}
     option = config.option
     slow = set() if option.map else maps.read_slow_cases()
     for item in items:
+        is_slow = item.get_closest_marker("slow") is not None
+        config.stash[SLOW_BY_MARK][item.nodeid] = is_slow
         if item.nodeid in slow:
             item.add_marker("slow")
     if "smoke" in option.markexpr and maps.MAP.exists():
@@ -229,10 +232,12 @@ def pytest_collection_modifyitems(config, items):
         items[:] = sorted((v for v in items if places[v] is not None), key=places.get)
 
 
-def pytest_sessionfinish(session):
+def pytest_sessionfinish(session, exitstatus):
     """Makes the map of what was noted: tests that fail and workers that die, too."""
     config = session.config
-    if not config.option.map or hasattr(config, "workerinput"):
+    is_worker = hasattr(config, "workerinput")
+    ended = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
+    if not config.option.map or is_worker or exitstatus not in ended:
         return
     parts = sorted(Path(config.cache.mkdir("reach")).iterdir())
     about = {
@@ -244,3 +249,6 @@ def pytest_sessionfinish(session):
     maps.write(found, Path(config.option.map_to or maps.MAP))
     if not config.option.map_to:
         maps.write_slow_cases(found)
+    print(
+        f"\na map of {len(found.tests)} tests, {len(found.places)} lines and branches"
+    )
