@@ -53,6 +53,9 @@ class Map(NamedTuple):
             if name == file and (lines is None or line_of(place) in lines)
         )
 
+    def reaching(self, bits: int) -> set[str]:
+        return {name for name, test in self.tests.items() if test.reached & bits}
+
 
 def line_of(place: str) -> int:
     return int(re.split(r"[.>]", place, maxsplit=1)[0])
@@ -352,33 +355,33 @@ def scopes(source: str, line: int) -> list[set[int]]:
     return [set(span) for span in sorted(spans, key=len)]
 
 
-def reaching(found: Map, ref: str) -> tuple[list[str], dict[str, Test]]:
-    """Returns the files of the library that changed since a commit, and their tests.
+class Reaching(NamedTuple):
+    """Files of the library that changed, and the tests that reach what changed."""
 
-    Those that reach a changed line; where there are none, those that reach the function
-    or the class around it; else those that reach the file.
-    """
-    changes = diff(ref)
-    since_the_map = diff(
-        found.about["commit"], ref
-    )  # nothing if there is no such commit
-    files, tests = [], {}
-    for file, changed in changes.items():
+    files: list[str]
+    near: set[str]  # they reach a changed line, or else the function or class around it
+    far: set[str]  # they reach another line of these files
+
+
+def reaching(found: Map, ref: str) -> Reaching:
+    """Returns what reaches the lines that have changed since a commit."""
+    since_the_map = diff(found.about["commit"], ref)  # {} if it is unknown
+    files, near, far = [], set(), set()
+    for file, changed in diff(ref).items():
         old = git("show", f"{ref}:{file}")
         path = HERE.parent / file
         if old and path.exists() and is_same_code(old, path.read_text()):
             continue
         files.append(file)
+        far |= found.reaching(found.bits(file))
         for hunk in changed:
-            for around in [hunk.lines(), *scopes(old, hunk.start), None]:
-                if around is not None:
-                    around = before(around, since_the_map.get(file, []))
-                bits = found.bits(file, around)
-                new = {k: v for k, v in found.tests.items() if v.reached & bits}
-                if new:
-                    tests |= new
+            for lines in [hunk.lines(), *scopes(old, hunk.start)]:
+                stood = before(lines, since_the_map.get(file, []))
+                tests = found.reaching(found.bits(file, stood))
+                near |= tests
+                if tests:
                     break
-    return files, tests
+    return Reaching(files, near, far - near)
 
 
 def changed_tests(ref: str) -> dict[str, set[str]]:
@@ -424,12 +427,15 @@ class Choice(NamedTuple):
         return self.places.get(name)
 
 
-def in_turns(tests: dict[str, Test]) -> list[str]:
+def in_turns(found: Map, tests: set[str]) -> list[str]:
     """Returns the cheapest case of each function, cheapest first; then the others."""
+
+    def cpu(name: str) -> float:
+        return found.tests[name].cpu
+
     turns = []
     for cases in by_function(tests).values():
-        cheapest = sorted(cases, key=lambda name: tests[name].cpu)
-        turns += [(turn, tests[name].cpu, name) for turn, name in enumerate(cheapest)]
+        turns += [(turn, cpu(v), v) for turn, v in enumerate(sorted(cases, key=cpu))]
     return [name for *_, name in sorted(turns)]
 
 

@@ -30,9 +30,7 @@ import maps
 LIBRARY = Path(jaxcp.__file__).parent
 SHARE = 0.99  # of lines and branches, in tests that are marked `smoke`
 COMPILED = "/jax/core/compile/backend_compile_duration"
-SLOW_BY_MARK = pytest.StashKey[
-    dict[str, bool]
-]()  # by case: is it slow by its own mark?
+SLOW_BY_MARK = pytest.StashKey[dict[str, bool]]()  # of each case
 
 
 def pytest_addoption(parser):
@@ -170,7 +168,7 @@ def pytest_cmdline_main(config):
         )
     if option.since:
         choice, words = since(option.since, option.seconds)
-        config.get_terminal_writer().line(words)
+        print(words, flush=True)
         config.args = choice.files()
         option.choice = tuple(choice)  # workers are given the options
         option.maxfail = option.maxfail or 1
@@ -188,27 +186,28 @@ def since(ref, seconds):
         raise pytest.UsageError("--since: expected a map, made by `pytest --map`")
     found, slow = maps.read(), maps.read_slow_cases()
     changed = maps.changed_tests(start)
-    files, tests = maps.reaching(found, start)
-    for name, test in found.tests.items():
-        if name.partition("::")[0] in changed:
-            tests[name] = test
-    order, spent = [], 0.0
-    for name in maps.in_turns({k: v for k, v in tests.items() if k not in slow}):
-        spent += tests[name].cpu
-        if spent > seconds:
+    files, near, far = maps.reaching(found, start)
+    own = {name for name in found.tests if name.partition("::")[0] in changed}
+    near = (near | own) - slow
+    order = maps.in_turns(found, near) + maps.in_turns(found, far - near - slow)
+    chosen, spent = {}, 0.0
+    for name in order:
+        spent += found.tests[name].cpu
+        if spent > seconds and chosen:
             break
-        order.append(name)
+        chosen[name] = len(chosen)
     commit, date = found.about["commit"], found.about["date"]
-    age = len(maps.diff(commit)) if maps.git("rev-parse", commit) else "all"
+    age = len(maps.diff(commit)) if maps.git("rev-parse", "--verify", commit) else "all"
     words = (
-        f"since {ref} ({start[:8]}): {len(files)} files of jaxcp/ have other code, "
-        f"{len(changed)} files of tests have changed\n"
-        f"{len(tests)} tests reach them: {len(order)} run, the cheapest, and new "
-        f"ones ({seconds:g} CPU seconds: --seconds)\n"
+        f"since {ref} ({start[:8]}): code of {len(files)} files of jaxcp/ has changed, "
+        f"and {len(changed)} files of tests\n"
+        f"{len(chosen)} tests for {seconds:g} CPU seconds (--seconds), of {len(near)} "
+        f"that reach it and {len(order) - len(near)} near it; and tests that are new\n"
         f"the map is of {date} ({commit[:8]}): {age} files of jaxcp/ have changed since"
     )
-    places = {name: place for place, name in enumerate(order)}
-    return maps.Choice(places, changed, {*found.tests}), words
+    if not chosen and not changed:
+        words += "\nno test reaches what has changed: nothing runs"
+    return maps.Choice(chosen, changed, {*found.tests}), words
 
 
 @pytest.hookimpl(tryfirst=True)

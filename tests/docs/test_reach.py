@@ -171,29 +171,30 @@ def g(x):
 
 @needs_git
 @pytest.mark.parametrize(
-    ("old", "new", "reached"),
+    ("old", "new", "near", "far"),
     [
-        ("    y = x\n", "    y = x + 1\n", {"f"}),
-        ("    y = x\n", "", {"f"}),
-        ("    return x\n", "    x = 2\n    return x\n", {"g"}),
-        ("    )\n", "    + 1)\n", {"f"}),  # a line that no event names
-        ("LIMIT = 3\n", "LIMIT = 4\n", {"f", "g"}),
-        ("LIMIT = 3\n", "LIMIT = 3  # of what?\n", set()),
-        ("def g(x):\n", 'def g(x):\n    """Returns x."""\n', set()),
+        ("    y = x\n", "    y = x + 1\n", {"f"}, {"g"}),
+        ("    y = x\n", "", {"f"}, {"g"}),
+        ("    return x\n", "    x = 2\n    return x\n", {"g"}, {"f"}),
+        ("    )\n", "    + 1)\n", {"f"}, {"g"}),  # a line that no event names
+        ("LIMIT = 3\n", "LIMIT = 4\n", set(), {"f", "g"}),
+        ("LIMIT = 3\n", "LIMIT = 3  # of what?\n", set(), set()),
+        ("def g(x):\n", 'def g(x):\n    """Returns x."""\n', set(), set()),
     ],
 )
-def test_tests_that_reach_a_change(project, old, new, reached):
-    first = commit(project, jaxcp__a=OLD, jaxcp__b="LIMIT = 1\n")
+def test_tests_that_reach_a_change(project, old, new, near, far):
+    first = commit(project, jaxcp__a=OLD)
     tests = numbered(f=(1.0, [0, 1]), g=(1.0, [2]), other=(1.0, [3]))
     places = [("jaxcp/a.py", line) for line in ("2", "3", "10")]
-    places.append(("jaxcp/c.py", "2"))
-    found = mapped(tests, places)
+    found = mapped(tests, [*places, ("jaxcp/c.py", "2")])
     found.about["commit"] = first
     later = commit(project, jaxcp__a="import os\n\n" + OLD)  # lines have moved by two
     path = project / "jaxcp/a.py"
     path.write_text(path.read_text().replace(old, new))
-    _, near = maps.reaching(found, later)
-    assert {name.rpartition("_")[2] for name in near} == reached
+    reaching = maps.reaching(found, later)
+    assert {name.rpartition("_")[2] for name in reaching.near} == near
+    assert {name.rpartition("_")[2] for name in reaching.far} == far
+    assert reaching.files == (["jaxcp/a.py"] if far else [])
 
 
 @needs_git
@@ -229,11 +230,10 @@ def test_lines_are_found_where_they_stood(tmp_path):
 
 
 def test_the_cheapest_case_of_each_function_is_first():
-    tests = numbered(
-        a=(3.0, [1]), b=(2.0, [1]), **{"c[1]": (0.1, [1]), "c[2]": (0.2, [1])}
-    )
-    order = [name.rpartition("_")[2] for name in maps.in_turns(tests)]
-    assert order == ["c[1]", "b", "a", "c[2]"]
+    dear = {"a": (3.0, [1]), "b": (2.0, [1])}
+    tests = numbered(**dear, **{"c[1]": (0.1, [1]), "c[2]": (0.2, [1])})
+    order = maps.in_turns(mapped(tests), {*tests})
+    assert [name.rpartition("_")[2] for name in order] == ["c[1]", "b", "a", "c[2]"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="it needs sys.monitoring")
