@@ -12,7 +12,7 @@ import heapq
 import json
 import re
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,11 @@ LAWS = re.compile(
 )
 
 
+# Comparisons with published numbers keep each kind of option that has a name.
+COMPARISON = re.compile(r"::.*(golden|vectors|reference|published|mapie|puncc|crepes)")
+# Values without a name: numbers, types, and what pytest counts ("kernel0").
+UNNAMED = re.compile(r"|[A-Za-z_<>]*[-\d.e+]*\d|True|False|None|<lambda>")
+SEVERAL = 3
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -197,42 +202,49 @@ def cover(tests: dict[str, Test], share: float = 1.0) -> list[str]:
     return chosen
 
 
-def values_of(cases: list[str]) -> dict[str, set[tuple[int, str]]]:
-    """Returns the values of each parameter, by case, where there are several."""
-    names = {case: case.partition("[")[2].removesuffix("]") for case in cases}
-    values = {case: set(enumerate(name.split("-"))) for case, name in names.items()}
-    counts = {len(found) for found in values.values()}
-    if counts == {1} or len(counts) > 1:  # where a value has a dash, too, none is known
-        return {case: set() for case in cases}
-    return values
+def names_of(case: str) -> set[str]:
+    """Returns the values of parameters that are words: methods, options, kinds of data.
+
+    Dashes part values, and are part of some: the whole is a name, too.
+    """
+    values = case.partition("[")[2].removesuffix("]")
+    return {v for v in [values, *values.split("-")] if not UNNAMED.fullmatch(v)}
 
 
 def slow_cases(found: Map) -> list[str]:
     """Returns cases that reach nothing new beside the other cases of their function.
 
-    Every function keeps a case, every value of one of several parameters, too. What
+    Every function keeps a case. A name that several functions have is a row of a table:
+    they keep a case of each, as do comparisons with references of all their names. What
     is cheap stays, and what the map knows nothing of: other processes may do its work.
     Cases that are cheap since they use programs of a dear one do not stand for it.
     """
+    functions = by_function(found.tests)
+    uses = Counter()
+    for cases in functions.values():
+        uses.update(set().union(*map(names_of, cases)))
+    table = {name for name, count in uses.items() if count >= SEVERAL}
     slow = []
-    for function, cases in by_function(found.tests).items():
+    for function, cases in functions.items():
         if LAWS.match(function):
             continue
         tests = {case: found.tests[case] for case in cases}
         dear = [v for v in cases if tests[v].cpu >= CHEAP and tests[v].reached]
-        values = values_of(dear)
-        reached, seen = 0, set()
+        names = {case: names_of(case) for case in dear}
+        if not COMPARISON.search(function):
+            names = {case: names[case] & table for case in dear}
+        reached, named = 0, set()
         while dear:
             added = {
                 case: (tests[case].reached & ~reached).bit_count()
-                + len(values[case] - seen)
+                + len(names[case] - named)
                 for case in dear
             }
             best = max(dear, key=lambda case: (added[case], -tests[case].cpu))
             if not added[best]:
                 break
             reached |= tests[best].reached
-            seen |= values[best]
+            named |= names[best]
             dear.remove(best)
         slow += dear
     return sorted(slow)

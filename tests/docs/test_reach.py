@@ -103,12 +103,21 @@ def test_what_is_cheap_unknown_or_a_law_stays():
     assert maps.slow_cases(law) == []
 
 
-def test_every_value_of_every_parameter_keeps_a_case():
-    function = "tests/test_a.py::test_b"
-    found = cases(function, **{f"{a}_{b}": (1.0, [1]) for a in "xyz" for b in "12"})
-    kept = found.tests.keys() - {*maps.slow_cases(found)}
-    values = [set(name.partition("[")[2].rstrip("]").split("-")) for name in kept]
-    assert set().union(*values) == {*"xyz12"} and len(kept) == 3
+def test_rows_of_tables_and_options_of_references_keep_a_case():
+    rows = ["aci", "window-every-7", "kernel0", "kernel1", "0.1", "True"]
+    names = ["row", "window-every-7", "aci"], ["aci", "window-every-7"], rows
+    tests = {
+        f"tests/test_a.py::test_{function}[{name}]": maps.Test(1.0, 0, 1)
+        for function, found in enumerate(names)
+        for name in found
+    }
+    slow = {*maps.slow_cases(mapped(tests))}
+    kept = {name.partition("_a.py::test_")[2] for name in tests.keys() - slow}
+    tables = {f"{v}[{name}]" for v in range(3) for name in ["aci", "window-every-7"]}
+    assert kept == tables  # others reach nothing new, and one function has them
+    renamed = {name.replace("test_0", "test_vectors"): v for name, v in tests.items()}
+    slow = {*maps.slow_cases(mapped(renamed))}
+    assert "tests/test_a.py::test_vectors[row]" not in slow
 
 
 def test_the_list_is_read_as_it_was_written(tmp_path):
