@@ -30,6 +30,7 @@ import maps
 LIBRARY = Path(jaxcp.__file__).parent
 SHARE = 0.99  # of lines and branches, in tests that are marked `smoke`
 COMPILED = "/jax/core/compile/backend_compile_duration"
+CHOICE = pytest.StashKey[maps.Choice]()
 SLOW_BY_MARK = pytest.StashKey[dict[str, bool]]()  # of each case
 
 
@@ -160,21 +161,19 @@ def pytest_configure(config):
 def pytest_cmdline_main(config):
     """Chooses the tests of `--since`, so that no other file is collected."""
     option = config.option
-    if hasattr(config, "workerinput"):
+    is_part = option.keyword or config.args != config.getini("testpaths")
+    is_worker = hasattr(config, "workerinput")
+    if option.map and not option.map_to and is_part and not is_worker:
+        raise pytest.UsageError("--map: expected all tests; --map-to FILE for a part")
+    if not option.since:
         return None
-    if option.map and not option.map_to and config.args != config.getini("testpaths"):
-        raise pytest.UsageError(
-            "--map: expected all tests, or --map-to FILE for a part"
-        )
-    if option.since:
-        choice, words = since(option.since, option.seconds)
+    choice, words = since(option.since, option.seconds)
+    if not is_worker:
         print(words, flush=True)
-        config.args = choice.files()
-        option.choice = tuple(choice)  # workers are given the options
-        option.maxfail = option.maxfail or 1
-        if not config.args:
-            return pytest.ExitCode.OK
-    return None
+    config.stash[CHOICE] = choice
+    config.args = choice.files()
+    option.maxfail = option.maxfail or 1
+    return None if config.args else pytest.ExitCode.OK
 
 
 def since(ref, seconds):
@@ -225,8 +224,8 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.nodeid in smoke:
                 item.add_marker("smoke")
-    if choice := getattr(option, "choice", None):
-        places = {item: maps.Choice(*choice).place(item.nodeid) for item in items}
+    if choice := config.stash.get(CHOICE, None):
+        places = {item: choice.place(item.nodeid) for item in items}
         config.hook.pytest_deselected(items=[v for v in items if places[v] is None])
         items[:] = sorted((v for v in items if places[v] is not None), key=places.get)
 

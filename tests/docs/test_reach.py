@@ -1,13 +1,16 @@
 """The map of what tests reach, and what is made from it: slow cases, what to run."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import maps
+import reach
 from reach import SLOW_BY_MARK, Recorder
 
 needs_git = pytest.mark.skipif(not shutil.which("git"), reason="git is not here")
@@ -147,9 +150,9 @@ def test_slow_cases_exist_and_every_function_keeps_a_case(request):
 def commit(folder, **files):
     """Puts a commit of these modules in a folder's repository."""
     for name, text in files.items():
-        path = folder / name.replace("__", "/")
+        path = folder / f"{name.replace('__', '/', 1)}.py"
         path.parent.mkdir(exist_ok=True)
-        path.with_suffix(".py").write_text(text)
+        path.write_text(text)
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
         subprocess.run(["git", "-C", folder, *command], check=True)
@@ -262,7 +265,86 @@ def test_lines_and_branches_of_each_test_are_noted(tmp_path):
             f["f"](x)
             seen += recorder.reached().values()
     finally:
-        sys.monitoring.free_tool_id(recorder.tool)
+        recorder.stop()
     lines = [{v for v in places if ">" not in v} for places in seen]
     assert lines == [{"2", "3"}, {"2", "4"}, {"2", "3"}]
     assert seen[0] == seen[2] and len({*seen[1]} - lines[1]) == 2
+
+
+INI = """[tool.pytest.ini_options]
+testpaths = ["tests"]
+pythonpath = [".", "tests"]
+addopts = "-m 'not slow'"
+markers = ["slow: slow", "smoke: smoke"]
+"""
+TESTS = """import pytest
+
+from jaxcp.a import f, g
+
+
+@pytest.mark.parametrize("x", [1, 2])
+def test_f(x):
+    assert f(x) == x
+
+
+def test_g():
+    assert g(1) == 1
+
+
+def test_nothing():
+    pass
+"""
+
+
+def run_tests(project, *options):
+    """Returns the exit status of pytest in a project, and what it says."""
+    call = [sys.executable, "-m", "pytest", "-v", *options]
+    done = subprocess.run(call, cwd=project, text=True, capture_output=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@needs_git
+@pytest.mark.slow
+def test_a_project_runs_what_a_change_reaches(project):
+    (project / "tests").mkdir()
+    for name in ("maps.py", "reach.py"):
+        shutil.copy(Path(reach.__file__).with_name(name), project / "tests" / name)
+    (project / "pyproject.toml").write_text(INI)
+    (project / ".gitignore").write_text("__pycache__\n.pytest_cache\n")
+    first = commit(
+        project,
+        jaxcp____init__="",
+        jaxcp__a=OLD,
+        tests__conftest='pytest_plugins = ["reach"]\n',
+        tests__test_a=TESTS,
+    )
+    if sys.version_info >= (3, 12):
+        status, words = run_tests(project, "-n", "1", "--map")
+        assert status == 0 and "a map of 4 tests" in words, words
+    else:
+        status, words = run_tests(project, "--map")
+        assert status == 4 and "expected Python 3.12 or newer" in words, words
+        tests = numbered(
+            **{"f[1]": (1.0, [0, 1]), "f[2]": (1.0, [0, 1]), "g": (1.0, [2])}
+        )
+        places = [("jaxcp/a.py", line) for line in ("2", "4", "10")]
+        about = {"commit": first, "date": "2026-01-01", "python": "3.13"}
+        maps.write(maps.Map(about, places, tests), project / "tests" / maps.MAP.name)
+    found = maps.read(project / "tests" / maps.MAP.name)
+    assert found.about["commit"] == first
+    status, words = run_tests(project, "--since", "HEAD")
+    assert status == 0 and "nothing runs" in words, words
+    status, words = run_tests(project, "-m", "smoke")
+    assert status == 0 and "2 passed" in words, words
+
+    path = project / "jaxcp/a.py"
+    path.write_text(OLD.replace("y = x", "y = -x"))
+    (project / "tests/slow_cases.txt").write_text("tests/test_a.py::test_f\n    [2]\n")
+    status, words = run_tests(project, "--since", "HEAD")
+    assert status == 1 and "test_f[1] FAILED" in words and "1 failed" in words, words
+    path.write_text(OLD.replace("return x", "return 1"))
+    (project / "tests/test_new.py").write_text("def test_new():\n    pass\n")
+    status, words = run_tests(project, "--since", "HEAD", "-n", "1")
+    ran = re.findall(r"PASSED (\S+)::(\S+)", words)
+    assert status == 0, words
+    assert [name for _, name in ran] == ["test_new", "test_g", "test_f[1]"]
