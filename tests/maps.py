@@ -84,20 +84,21 @@ def by_function(tests) -> dict[str, list[str]]:
 # Stored: a line of JSON for each function. What all its cases reach stands once.
 
 
-def ranges(bits: int) -> str:
-    """Returns "0-2 5" for the bits 0, 1, 2 and 5."""
-    runs = re.finditer("1+", f"{bits:b}"[::-1])
-    ends = [(run.start(), run.end() - 1) for run in runs]
-    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in ends)
+def runs(bits: int) -> str:
+    """Returns "0+2 2" for the bits 0, 1, 2 and 5: gaps, and how many more follow."""
+    words, end = [], 0
+    for run in re.finditer("1+", f"{bits:b}"[::-1]):
+        gap, more = run.start() - end, len(run.group()) - 1
+        words.append(f"{gap}+{more}" if more else f"{gap}")
+        end = run.end()
+    return " ".join(words)
 
 
 def bits_of(text: str) -> int:
-    digits, end = [], 0
+    digits = []
     for run in text.split():
-        first, _, last = run.partition("-")
-        digits.append("0" * (int(first) - end))
-        end = int(last or first) + 1
-        digits.append("1" * (end - int(first)))
+        gap, _, more = run.partition("+")
+        digits += ["0" * int(gap), "1" * (int(more or 0) + 1)]
     return int("".join(digits)[::-1] or "0", 2)
 
 
@@ -114,11 +115,11 @@ def write(found: Map, path: Path = MAP) -> None:
             test.removeprefix(function): [
                 round(found.tests[test].cpu, 3),
                 found.tests[test].programs,
-                ranges(found.tests[test].reached & ~shared),
+                runs(found.tests[test].reached & ~shared),
             ]
             for test in tests
         }
-        rows.append(json.dumps([function, ranges(shared), cases]))
+        rows.append(json.dumps([function, runs(shared), cases]))
     text = "\n".join(rows) + "\n"
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
@@ -148,15 +149,24 @@ def merged(parts: list[Path], about: dict[str, str]) -> Map:
             except ValueError:  # the last line of a worker that was killed
                 continue
             notes[note["id"]] = note
-    files = defaultdict(set)
-    for note in notes.values():
+    columns = defaultdict(list)  # the tests that reach a place
+    for number, note in enumerate(notes.values()):
         for file, reached in note["reached"].items():
-            files[file].update(reached)
-    places = [
-        (file, place)
-        for file in sorted(files)
-        for place in sorted(files[file], key=in_order)
-    ]
+            for place in reached:
+                columns[file, place].append(number)
+    # What the same tests reach stands side by side, so that runs are few.
+    first: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for file, place in columns:
+        block = file, tuple(columns[file, place])
+        first[block] = min(first.get(block, in_order(place)), in_order(place))
+    places = sorted(
+        columns,
+        key=lambda place: (
+            place[0],
+            first[place[0], tuple(columns[place])],
+            in_order(place[1]),
+        ),
+    )
     bit_of = {place: bit for bit, place in enumerate(places)}
     tests = {}
     for name, note in notes.items():

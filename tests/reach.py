@@ -77,10 +77,15 @@ class Recorder:
     def compiled(self, event, duration, **about):
         self.programs += event == COMPILED
 
+    def stop(self):
+        monitoring, events = sys.monitoring, sys.monitoring.events
+        monitoring.set_events(self.tool, 0)
+        for event in (events.PY_START, events.LINE, events.BRANCH):
+            monitoring.register_callback(self.tool, event, None)
+        monitoring.free_tool_id(self.tool)
+
     def pytest_unconfigure(self):
-        sys.monitoring.free_tool_id(
-            self.tool
-        )  # functions that end Python are not heard
+        self.stop()
 
     def started(self, code, offset):
         if code.co_filename.startswith(self.prefix):

@@ -40,9 +40,9 @@ def cases(function, **found):
 
 
 @pytest.mark.parametrize("bits", [0, 1, 0b100111, 1 << 200 | 1 << 199 | 1])
-def test_sets_of_places_are_ranges(bits):
-    assert maps.bits_of(maps.ranges(bits)) == bits
-    assert maps.ranges(0b100111) == "0-2 5"
+def test_sets_of_places_are_runs(bits):
+    assert maps.bits_of(maps.runs(bits)) == bits
+    assert maps.runs(0b100111) == "0+2 2"
 
 
 def test_a_map_is_read_as_it_was_written(tmp_path):
