@@ -41,6 +41,7 @@ class Test(NamedTuple):
     cpu: float
     programs: int
     reached: int
+    values: tuple[str, ...] = ()  # of its parameters, as its id names them
 
 
 class Map(NamedTuple):
@@ -116,6 +117,7 @@ def write(found: Map, path: Path = MAP) -> None:
                 round(found.tests[test].cpu, 3),
                 found.tests[test].programs,
                 runs(found.tests[test].reached & ~shared),
+                *found.tests[test].values,
             ]
             for test in tests
         }
@@ -133,9 +135,9 @@ def read(path: Path = MAP) -> Map:
     tests = {}
     for row in rows:
         function, shared, cases = json.loads(row)
-        for case, (cpu, programs, more) in cases.items():
+        for case, (cpu, programs, more, *values) in cases.items():
             reached = bits_of(shared) | bits_of(more)
-            tests[function + case] = Test(cpu, programs, reached)
+            tests[function + case] = Test(cpu, programs, reached, tuple(values))
     return Map(head["about"], places, tests)
 
 
@@ -176,7 +178,12 @@ def merged(parts: list[Path], about: dict[str, str]) -> Map:
                 bit = bit_of[file, place]
                 bits[bit // 8] |= 1 << bit % 8
         reached = int.from_bytes(bits, "little")
-        tests[name] = Test(note["cpu"], note["programs"], reached)
+        tests[name] = Test(
+            cpu=note["cpu"],
+            programs=note["programs"],
+            reached=reached,
+            values=tuple(note["values"]),
+        )
     return Map(about, places, tests)
 
 
@@ -212,13 +219,9 @@ def cover(tests: dict[str, Test], share: float = 1.0) -> list[str]:
     return chosen
 
 
-def names_of(case: str) -> set[str]:
-    """Returns the values of parameters that are words: methods, options, kinds of data.
-
-    Dashes part values, and are part of some: the whole is a name, too.
-    """
-    values = case.partition("[")[2].removesuffix("]")
-    return {v for v in [values, *values.split("-")] if not UNNAMED.fullmatch(v)}
+def names_of(test: Test) -> set[str]:
+    """Returns the values that are words: methods, options, kinds of data."""
+    return {value for value in test.values if not UNNAMED.fullmatch(value)}
 
 
 def slow_cases(found: Map) -> list[str]:
@@ -232,7 +235,7 @@ def slow_cases(found: Map) -> list[str]:
     functions = by_function(found.tests)
     uses = Counter()
     for cases in functions.values():
-        uses.update(set().union(*map(names_of, cases)))
+        uses.update(set().union(*(names_of(found.tests[case]) for case in cases)))
     table = {name for name, count in uses.items() if count >= SEVERAL}
     slow = []
     for function, cases in functions.items():
@@ -240,7 +243,7 @@ def slow_cases(found: Map) -> list[str]:
             continue
         tests = {case: found.tests[case] for case in cases}
         dear = [v for v in cases if tests[v].cpu >= CHEAP and tests[v].reached]
-        names = {case: names_of(case) for case in dear}
+        names = {case: names_of(tests[case]) for case in dear}
         if not COMPARISON.search(function):
             names = {case: names[case] & table for case in dear}
         reached, named = 0, set()

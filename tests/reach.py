@@ -137,9 +137,16 @@ class Recorder:
             return (yield)
         finally:
             cpu = time.process_time() - begin
-            note = {"id": item.nodeid, "cpu": cpu, "programs": self.programs}
+            case = getattr(item, "callspec", None)
+            note = {
+                "id": item.nodeid,
+                "cpu": cpu,
+                "programs": self.programs,
+                "reached": self.reached(),
+                "values": getattr(case, "_idlist", []),
+            }
             with self.part.open("a") as part:
-                part.write(json.dumps(note | {"reached": self.reached()}) + "\n")
+                part.write(json.dumps(note) + "\n")
 
 
 def pytest_configure(config):

@@ -48,7 +48,7 @@ def test_sets_of_places_are_runs(bits):
 def test_a_map_is_read_as_it_was_written(tmp_path):
     places = [("jaxcp/a.py", "1"), ("jaxcp/a.py", "1.4>3.0"), ("jaxcp/b.py", "2")]
     tests = {
-        "tests/test_a.py::test_b[x[0]-1]": maps.Test(0.5, 2, 0b101),
+        "tests/test_a.py::test_b[x[0]-1]": maps.Test(0.5, 2, 0b101, ("x[0]", "1")),
         "tests/test_a.py::test_b[y]": maps.Test(0.25, 0, 0b111),
         "tests/test_a.py::test_c": maps.Test(0.125, 1, 0),
     }
@@ -60,19 +60,17 @@ def test_a_map_is_read_as_it_was_written(tmp_path):
 
 
 def test_the_notes_of_workers_are_merged_though_one_was_killed(tmp_path):
-    one = {
-        "id": "a::b",
-        "cpu": 1.0,
-        "programs": 3,
-        "reached": {"jaxcp/a.py": ["9", "10"]},
-    }
-    two = {"id": "a::c", "cpu": 2.0, "programs": 0, "reached": {"jaxcp/a.py": ["10"]}}
+    both = {"programs": 0, "values": ["x"]}
+    one = both | {"id": "a::b", "cpu": 1.0, "reached": {"jaxcp/a.py": ["9", "10"]}}
+    two = both | {"id": "a::c", "cpu": 2.0, "reached": {"jaxcp/a.py": ["10"]}}
     (tmp_path / "1").write_text(json.dumps(one) + '\n{"id": "a::d", "cp')
     (tmp_path / "2").write_text(json.dumps(two) + "\n")
     found = maps.merged([tmp_path / "1", tmp_path / "2"], {})
     assert found.places == [("jaxcp/a.py", "9"), ("jaxcp/a.py", "10")]
-    expected = {"a::b": maps.Test(1.0, 3, 0b11), "a::c": maps.Test(2.0, 0, 0b10)}
-    assert found.tests == expected
+    assert found.tests == {
+        "a::b": maps.Test(1.0, 0, 0b11, ("x",)),
+        "a::c": maps.Test(2.0, 0, 0b10, ("x",)),
+    }
 
 
 def test_a_cover_reaches_what_all_reach_for_the_least():
@@ -110,7 +108,7 @@ def test_rows_of_tables_and_options_of_references_keep_a_case():
     rows = ["aci", "window-every-7", "kernel0", "kernel1", "0.1", "True"]
     names = ["row", "window-every-7", "aci"], ["aci", "window-every-7"], rows
     tests = {
-        f"tests/test_a.py::test_{function}[{name}]": maps.Test(1.0, 0, 1)
+        f"tests/test_a.py::test_{function}[{name}]": maps.Test(1.0, 0, 1, (name,))
         for function, found in enumerate(names)
         for name in found
     }
