@@ -3,7 +3,8 @@
 A set of lines and branches is a whole number, a bit for each: `reached & ~known` is
 what a test adds. Lines are numbered as in the commit that the map names.
 
-    python tests/maps.py        # tests/slow_cases.txt, anew from the map
+    python tests/maps.py                             # the list of slow cases anew
+    python tests/maps.py .pytest_cache/d/reach ...   # both from a run that was killed
 """
 
 import ast
@@ -12,7 +13,9 @@ import heapq
 import json
 import re
 import subprocess
+import sys
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,47 +146,39 @@ def read(path: Path = MAP) -> Map:
 
 def merged(parts: list[Path], about: dict[str, str]) -> Map:
     """Returns the map of what workers noted, a line for each test."""
-    notes = {}
-    for part in parts:
-        for row in part.read_text().splitlines():
-            try:
-                note = json.loads(row)
-            except ValueError:  # the last line of a worker that was killed
-                continue
-            notes[note["id"]] = note
-    columns = defaultdict(list)  # the tests that reach a place
-    for number, note in enumerate(notes.values()):
-        for file, reached in note["reached"].items():
-            for place in reached:
-                columns[file, place].append(number)
+    tests: dict[str, Test] = {}
+    columns: dict[tuple[str, str], int] = defaultdict(int)  # tests that reach a place
+    for part in sorted(parts):
+        with part.open() as rows:
+            for row in rows:
+                try:
+                    note = json.loads(row)
+                except ValueError:  # the last line of a worker that was killed
+                    continue
+                if note["id"] in tests:  # another worker had it again
+                    continue
+                for file, reached in note["reached"].items():
+                    for place in reached:
+                        columns[file, place] |= 1 << len(tests)
+                values = tuple(note["values"])
+                tests[note["id"]] = Test(note["cpu"], note["programs"], 0, values)
     # What the same tests reach stands side by side, so that runs are few.
-    first: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-    for file, place in columns:
-        block = file, tuple(columns[file, place])
-        first[block] = min(first.get(block, in_order(place)), in_order(place))
+    first = {}
+    for (file, place), column in columns.items():
+        line = in_order(place)
+        first[file, column] = min(first.get((file, column), line), line)
     places = sorted(
         columns,
-        key=lambda place: (
-            place[0],
-            first[place[0], tuple(columns[place])],
-            in_order(place[1]),
-        ),
+        key=lambda key: (key[0], first[key[0], columns[key]], in_order(key[1])),
     )
-    bit_of = {place: bit for bit, place in enumerate(places)}
-    tests = {}
-    for name, note in notes.items():
-        bits = bytearray(len(places) // 8 + 1)
-        for file, reached in note["reached"].items():
-            for place in reached:
-                bit = bit_of[file, place]
-                bits[bit // 8] |= 1 << bit % 8
-        reached = int.from_bytes(bits, "little")
-        tests[name] = Test(
-            cpu=note["cpu"],
-            programs=note["programs"],
-            reached=reached,
-            values=tuple(note["values"]),
-        )
+    rows = [bytearray(len(places)) for _ in tests]
+    for bit, place in enumerate(places):
+        for run in re.finditer("1", f"{columns[place]:b}"[::-1]):
+            rows[run.start()][-1 - bit] = 1
+    digits = bytes.maketrans(b"\0\1", b"01")
+    for name, row in zip(tests, rows, strict=True):
+        reached = int(row.translate(digits) or b"0", 2)
+        tests[name] = tests[name]._replace(reached=reached)
     return Map(about, places, tests)
 
 
@@ -464,5 +459,16 @@ def in_turns(found: Map, tests: set[str]) -> list[str]:
     return [name for *_, name in sorted(turns)]
 
 
+def about_now() -> dict[str, str]:
+    return {
+        "commit": git("rev-parse", "HEAD").strip(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": ".".join(map(str, sys.version_info[:2])),
+    }
+
+
 if __name__ == "__main__":
+    parts = [part for folder in sys.argv[1:] for part in Path(folder).glob("*.jsonl")]
+    if parts:
+        write(merged(parts, about_now()))
     write_slow_cases(read())

@@ -17,7 +17,6 @@ import pkgutil
 import sys
 import time
 from collections import defaultdict
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -30,6 +29,7 @@ import maps
 LIBRARY = Path(jaxcp.__file__).parent
 SHARE = 0.99  # of lines and branches, in tests that are marked `smoke`
 COMPILED = "/jax/core/compile/backend_compile_duration"
+ABOUT = pytest.StashKey[dict[str, str]]()
 CHOICE = pytest.StashKey[maps.Choice]()
 SLOW_BY_MARK = pytest.StashKey[dict[str, bool]]()  # of each case
 
@@ -159,6 +159,7 @@ def pytest_configure(config):
     folder = Path(config.cache.mkdir("reach"))
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
+        config.stash[ABOUT] = maps.about_now()
         for part in folder.iterdir():
             part.unlink()
     if is_worker or not getattr(config.option, "numprocesses", None):
@@ -177,6 +178,8 @@ def pytest_cmdline_main(config):
     is_worker = hasattr(config, "workerinput")
     if option.map and not option.map_to and is_part and not is_worker:
         raise pytest.UsageError("--map: expected all tests; --map-to FILE for a part")
+    if option.map and not option.map_to and maps.diff("HEAD") and not is_worker:
+        raise pytest.UsageError("--map: expected jaxcp/ as in a commit, got changes")
     if not option.since:
         return None
     choice, words = since(option.since, option.seconds)
@@ -208,7 +211,7 @@ def since(ref, seconds):
             break
         chosen[name] = len(chosen)
     commit, date = found.about["commit"], found.about["date"]
-    age = len(maps.diff(commit)) if maps.git("rev-parse", "--verify", commit) else "all"
+    age = len(maps.diff(commit)) if maps.git("cat-file", "-t", commit) else "all"
     words = (
         f"since {ref} ({start[:8]}): code of {len(files)} files of jaxcp/ has changed, "
         f"and {len(changed)} files of tests\n"
@@ -250,15 +253,9 @@ def pytest_sessionfinish(session, exitstatus):
     if not config.option.map or is_worker or exitstatus not in ended:
         return
     parts = sorted(Path(config.cache.mkdir("reach")).iterdir())
-    about = {
-        "commit": maps.git("rev-parse", "HEAD").strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "python": ".".join(map(str, sys.version_info[:2])),
-    }
-    found = maps.merged(parts, about)
+    found = maps.merged(parts, config.stash[ABOUT])
     maps.write(found, Path(config.option.map_to or maps.MAP))
     if not config.option.map_to:
         maps.write_slow_cases(found)
-    print(
-        f"\na map of {len(found.tests)} tests, {len(found.places)} lines and branches"
-    )
+    count = len(found.places)
+    print(f"\na map of {len(found.tests)} tests, {count} lines and branches")
