@@ -44,7 +44,7 @@ class Test(NamedTuple):
     cpu: float
     programs: int
     reached: int
-    values: tuple[str, ...] = ()  # of its parameters, as its id names them
+    values: tuple[str, ...] = ()  # of its parameters: words, and parts of its id
 
 
 class Map(NamedTuple):
@@ -216,7 +216,11 @@ def cover(tests: dict[str, Test], share: float = 1.0) -> list[str]:
 
 def names_of(test: Test) -> set[str]:
     """Returns the values that are words: methods, options, kinds of data."""
-    return {value for value in test.values if not UNNAMED.fullmatch(value)}
+    return {
+        value
+        for value in test.values
+        if not any(UNNAMED.fullmatch(part) for part in [value, *value.split("-")])
+    }
 
 
 def slow_cases(found: Map) -> list[str]:

@@ -137,16 +137,23 @@ class Recorder:
             return (yield)
         finally:
             cpu = time.process_time() - begin
-            case = getattr(item, "callspec", None)
             note = {
                 "id": item.nodeid,
                 "cpu": cpu,
                 "programs": self.programs,
                 "reached": self.reached(),
-                "values": getattr(case, "_idlist", []),
+                "values": values(item),
             }
             with self.part.open("a") as part:
                 part.write(json.dumps(note) + "\n")
+
+
+def values(item):
+    """Returns the words among a case's parameters, and what its id names them."""
+    if not hasattr(item, "callspec"):
+        return []
+    words = {word for word in item.callspec.params.values() if isinstance(word, str)}
+    return sorted(words.union(getattr(item.callspec, "_idlist", [])))
 
 
 def pytest_configure(config):

@@ -105,8 +105,8 @@ def test_what_is_cheap_unknown_or_a_law_stays():
 
 
 def test_rows_of_tables_and_options_of_references_keep_a_case():
-    rows = ["aci", "window-every-7", "kernel0", "kernel1", "0.1", "True"]
-    names = ["row", "window-every-7", "aci"], ["aci", "window-every-7"], rows
+    rows = ["aci", "c-pcp", "kernel0", "kernel1", "0.1", "True", "aci-1"]
+    names = ["row", "c-pcp", "aci", "aci-1"], ["aci", "c-pcp", "aci-1"], rows
     tests = {
         f"tests/test_a.py::test_{function}[{name}]": maps.Test(1.0, 0, 1, (name,))
         for function, found in enumerate(names)
@@ -114,7 +114,7 @@ def test_rows_of_tables_and_options_of_references_keep_a_case():
     }
     slow = {*maps.slow_cases(mapped(tests))}
     kept = {name.partition("_a.py::test_")[2] for name in tests.keys() - slow}
-    tables = {f"{v}[{name}]" for v in range(3) for name in ["aci", "window-every-7"]}
+    tables = {f"{v}[{name}]" for v in range(3) for name in ["aci", "c-pcp"]}
     assert kept == tables  # others reach nothing new, and one function has them
     renamed = {name.replace("test_0", "test_vectors"): v for name, v in tests.items()}
     slow = {*maps.slow_cases(mapped(renamed))}
