@@ -106,6 +106,11 @@ def bits_of(text: str) -> int:
     return int("".join(digits)[::-1] or "0", 2)
 
 
+def named(case: str) -> tuple[str, ...]:
+    """Returns the values of a case that its id says: not stored."""
+    return (case[1:-1],) if case else ()
+
+
 def write(found: Map, path: Path = MAP) -> None:
     files = defaultdict(list)
     for file, place in found.places:
@@ -115,15 +120,12 @@ def write(found: Map, path: Path = MAP) -> None:
         shared = found.tests[tests[0]].reached
         for test in tests:
             shared &= found.tests[test].reached
-        cases = {
-            test.removeprefix(function): [
-                round(found.tests[test].cpu, 3),
-                found.tests[test].programs,
-                runs(found.tests[test].reached & ~shared),
-                *found.tests[test].values,
-            ]
-            for test in tests
-        }
+        cases = {}
+        for test in tests:
+            cpu, programs, reached, values = found.tests[test]
+            case = test.removeprefix(function)
+            row = [float(f"{cpu:.2g}"), programs, runs(reached & ~shared)]
+            cases[case] = row if values == named(case) else [*row, values]
         rows.append(json.dumps([function, runs(shared), cases]))
     text = "\n".join(rows) + "\n"
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -140,7 +142,8 @@ def read(path: Path = MAP) -> Map:
         function, shared, cases = json.loads(row)
         for case, (cpu, programs, more, *values) in cases.items():
             reached = bits_of(shared) | bits_of(more)
-            tests[function + case] = Test(cpu, programs, reached, tuple(values))
+            words = tuple(values[0]) if values else named(case)
+            tests[function + case] = Test(cpu, programs, reached, words)
     return Map(head["about"], places, tests)
 
 

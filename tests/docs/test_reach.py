@@ -49,8 +49,8 @@ def test_a_map_is_read_as_it_was_written(tmp_path):
     places = [("jaxcp/a.py", "1"), ("jaxcp/a.py", "1.4>3.0"), ("jaxcp/b.py", "2")]
     tests = {
         "tests/test_a.py::test_b[x[0]-1]": maps.Test(0.5, 2, 0b101, ("x[0]", "1")),
-        "tests/test_a.py::test_b[y]": maps.Test(0.25, 0, 0b111),
-        "tests/test_a.py::test_c": maps.Test(0.125, 1, 0),
+        "tests/test_a.py::test_b[y]": maps.Test(0.25, 0, 0b111, ("y",)),
+        "tests/test_a.py::test_c": maps.Test(0.12, 1, 0),
     }
     found = mapped(tests, places)
     maps.write(found, tmp_path / "map")
