@@ -8,9 +8,9 @@ what a test adds. Lines are numbered as in the commit that the map names.
 """
 
 import ast
-import gzip
 import heapq
 import json
+import lzma
 import re
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-MAP = HERE / "reach.json.gz"
+MAP = HERE / "reach.json.xz"
 SLOW_CASES = HERE / "slow_cases.txt"
 CHEAP = 0.15  # CPU seconds: what takes less gains nothing by moving
 # Laws over tables of everything: every law keeps every method.
@@ -28,13 +28,11 @@ LAWS = re.compile(
     r"tests/(laws/|metrics/test_metrics_laws|certificates/test_promises"
     r"|inputs/test_(doors|ends|elsewhere)|docs/)"
 )
-
-
 # Comparisons with published numbers keep each kind of option that has a name.
 COMPARISON = re.compile(r"::.*(golden|vectors|reference|published|mapie|puncc|crepes)")
 # Values without a name: numbers, types, and what pytest counts ("kernel0").
 UNNAMED = re.compile(r"|[A-Za-z_<>]*[-\d.e+]*\d|True|False|None|<lambda>")
-SEVERAL = 3
+SEVERAL = 3  # functions that share a name: it is a row of a table
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -128,11 +126,11 @@ def write(found: Map, path: Path = MAP) -> None:
             cases[case] = row if values == named(case) else [*row, values]
         rows.append(json.dumps([function, runs(shared), cases]))
     text = "\n".join(rows) + "\n"
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    path.write_bytes(lzma.compress(text.encode()))
 
 
 def read(path: Path = MAP) -> Map:
-    head, *rows = gzip.decompress(path.read_bytes()).decode().splitlines()
+    head, *rows = lzma.decompress(path.read_bytes()).decode().splitlines()
     head = json.loads(head)
     places = [
         (file, place) for file in head["places"] for place in head["places"][file]
