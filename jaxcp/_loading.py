@@ -73,6 +73,4 @@ def _submodule(package: str, name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != whole:  # it needs one that is not installed
                 raise
-    from jaxcp.checking.elsewhere import absent
-
-    raise absent(package, name)
+    raise import_module("jaxcp.checking.elsewhere").absent(package, name)

@@ -36,9 +36,9 @@ def named(text: str) -> dict[str, type]:
     for name in library.__all__:
         if f'"jaxcp.{name}"' in text:
             getattr(library, name)
-    for _, family, has_modules in iter_modules(library.__path__, "jaxcp."):
+    for _, family, _ in iter_modules(library.__path__, "jaxcp."):
         if family.startswith("jaxcp._") or f"{family}." in text:
-            folder = import_module(family).__path__ if has_modules else []
+            folder = getattr(import_module(family), "__path__", [])
             for _, module, _ in iter_modules(folder, f"{family}."):
                 import_module(module)
     modules = [m for k, m in list(sys.modules.items()) if k.split(".")[0] == "jaxcp"]

@@ -853,7 +853,7 @@ def test_a_process_that_has_loaded_nothing_knows_the_classes(tmp_path):
         "state": (method, method.init(CP.scores, 0.2)),
         "rule": jaxcp.calibrate_groups(scores.CQR(), preds, Y, X > 0, num_groups=2),
         "loss": [jaxcp.risk.false_negative_rate],
-        "system": jaxcp.predictive.calibrate_predictive(ABSOLUTE, X, Y),
+        "system": jaxcp.predictive.calibrate_predictive(scores.Residual(), X, Y),
     }
     for name, value in values.items():
         jaxcp.save(tmp_path / f"{name}.npz", value)
