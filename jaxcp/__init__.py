@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxcp._loading import lazily
-from jaxcp._tree import pytree, static
+from jaxcp._tree import pytree, static  # which notices forks from now on
 
 with lazily(globals()):
     from jaxcp import (

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-_only_one = threading.Lock()  # package notes its imports at a time
+_one_at_a_time = threading.RLock()
 
 
 class Place(NamedTuple):
@@ -37,20 +37,28 @@ def lazily(namespace: dict[str, Any]) -> Iterator[Callable[[str], Any]]:
     package = namespace["__name__"]
     places: dict[str, Place] = {}
 
-    def note(name, globals=None, locals=None, fromlist=(), level=0):
-        if globals is not namespace:  # of other threads
+    def note(
+        name: str,
+        globals: Any = None,
+        locals: Any = None,
+        fromlist: Sequence[str] = (),
+        level: int = 0,
+    ) -> Any:
+        if globals is not namespace:  # in another thread
             return do_import(name, globals, locals, fromlist, level)
         return SimpleNamespace(**{public: Place(name, public) for public in fromlist})
 
     def __getattr__(name: str) -> Any:
-        if (place := places.get(name)) and place.module != package:
-            value = getattr(import_module(place.module), place.name)
+        place = places.get(name, Place(package, name))
+        if place.module == package:
+            value = _submodule(package, place.name)
         else:
-            value = _submodule(package, name)
+            value = getattr(import_module(place.module), place.name)
         namespace[name] = value
         return value
 
-    with _only_one:
+    # An import statement calls `__import__`, which a while notes what it would do.
+    with _one_at_a_time:
         do_import = builtins.__import__
         builtins.__import__ = note
         try:
