@@ -60,7 +60,7 @@ def lazily(namespace: dict[str, Any]) -> Iterator[Callable[[str], Any]]:
     # An import statement calls `__import__`, which a while notes what it would do.
     with _one_at_a_time:
         do_import = builtins.__import__
-        builtins.__import__ = note
+        builtins.__import__ = note  # type: ignore[assignment]
         try:
             yield __getattr__
         finally:
