@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
@@ -30,21 +31,27 @@ def name_of(cls: type) -> str | None:
 def named(text: str) -> dict[str, type]:
     """Returns the classes of values of this library by their names.
 
-    Those whose families a text names, which are loaded, and more.
+    All of the families that a text names, whose modules are loaded, and more.
     """
     library = sys.modules["jaxcp"]
     for name in library.__all__:
         if f'"jaxcp.{name}"' in text:
             getattr(library, name)
-    for _, family, _ in iter_modules(library.__path__, "jaxcp."):
+    for family in _modules_in("jaxcp"):
         if family.startswith("jaxcp._") or f"{family}." in text:
-            folder = getattr(import_module(family), "__path__", [])
-            for _, module, _ in iter_modules(folder, f"{family}."):
+            for module in _modules_in(family):
                 import_module(module)
     modules = [m for k, m in list(sys.modules.items()) if k.split(".")[0] == "jaxcp"]
     values = [v for module in modules for v in vars(module).values()]
     classes = {v for v in values if isinstance(v, type) and is_value(v)}
     return {name: cls for cls in classes if (name := name_of(cls))}
+
+
+@functools.cache
+def _modules_in(name: str) -> list[str]:
+    """Returns the names of the modules in a package; none of another module."""
+    folder = getattr(import_module(name), "__path__", [])
+    return [module.name for module in iter_modules(folder, f"{name}.")]
 
 
 def name_of_function(value: Any) -> str | None:
