@@ -2,107 +2,97 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
+from jaxcp._loading import lazily
+from jaxcp._tree import pytree, static  # which notices forks from now on
 
-from jaxcp import (
-    causal,
-    certificates,
-    conditional,
-    datasets,
-    detection,
-    distributed,
-    frames,
-    learners,
-    metrics,
-    online,
-    outliers,
-    plotting,
-    predictive,
-    pvalues,
-    resampling,
-    risk,
-    scores,
-    selection,
-    sets,
-    simulation,
-    survival,
-    training,
-    typing,
-)
-from jaxcp._tree import pytree, static
-from jaxcp.calibration import (
-    Calibration,
-    ConditionalCalibration,
-    GroupCalibration,
-    LocalCalibration,
-    MaskedCalibration,
-    Predictor,
-    Rule,
-    SplitConformal,
-    calibrate,
-    calibrate_conditional,
-    calibrate_groups,
-    calibrate_local,
-    calibrate_masked,
-    join,
-    split_conformal,
-)
-from jaxcp.certificates.laws import coverage_law
-from jaxcp.checking.elsewhere import absent as _absent
-from jaxcp.cross import (
-    CrossCalibration,
-    CrossConformal,
-    cross_calibrate,
-    cross_conformal,
-    cv_plus,
-    enbpi,
-    fit_quantile,
-    jackknife_plus,
-    jackknife_plus_after_bootstrap,
-    split_conformal_fit,
-)
-from jaxcp.draws import draw, uniforms
-from jaxcp.full import (
-    ConformalBayes,
-    DiscretizedConformal,
-    FullConformal,
-    InfluenceConformal,
-    conformal_bayes,
-    discretized_conformal,
-    full_conformal,
-    influence_conformal,
-)
-from jaxcp.held.rows import Held
-from jaxcp.plotting.pages import report
-from jaxcp.pvalues.conformal import conformal_p_value
-from jaxcp.quantiles import (
-    conformal_quantile,
-    conformal_rank,
-    empirical_quantile,
-    first_within,
-    grouped_conformal_quantile,
-    kth_smallest,
-    sharded_conformal_quantile,
-    soft_conformal_quantile,
-    weighted_conformal_quantile,
-    weighted_select,
-)
-from jaxcp.saving import load, save
-from jaxcp.simulation.replicates import simulate
-from jaxcp.volumes import volume
+with lazily(globals()):
+    from jaxcp import (
+        causal,
+        certificates,
+        conditional,
+        datasets,
+        detection,
+        distributed,
+        frames,
+        learners,
+        metrics,
+        online,
+        outliers,
+        plotting,
+        predictive,
+        pvalues,
+        resampling,
+        risk,
+        scores,
+        selection,
+        sets,
+        simulation,
+        survival,
+        training,
+        typing,
+    )
+    from jaxcp import models as models  # not in __all__: a star would load flax
+    from jaxcp.calibration import (
+        Calibration,
+        ConditionalCalibration,
+        GroupCalibration,
+        LocalCalibration,
+        MaskedCalibration,
+        Predictor,
+        Rule,
+        SplitConformal,
+        calibrate,
+        calibrate_conditional,
+        calibrate_groups,
+        calibrate_local,
+        calibrate_masked,
+        join,
+        split_conformal,
+    )
+    from jaxcp.certificates.laws import coverage_law
+    from jaxcp.cross import (
+        CrossCalibration,
+        CrossConformal,
+        cross_calibrate,
+        cross_conformal,
+        cv_plus,
+        enbpi,
+        fit_quantile,
+        jackknife_plus,
+        jackknife_plus_after_bootstrap,
+        split_conformal_fit,
+    )
+    from jaxcp.draws import draw, uniforms
+    from jaxcp.full import (
+        ConformalBayes,
+        DiscretizedConformal,
+        FullConformal,
+        InfluenceConformal,
+        conformal_bayes,
+        discretized_conformal,
+        full_conformal,
+        influence_conformal,
+    )
+    from jaxcp.held.rows import Held
+    from jaxcp.plotting.pages import report
+    from jaxcp.pvalues.conformal import conformal_p_value
+    from jaxcp.quantiles import (
+        conformal_quantile,
+        conformal_rank,
+        empirical_quantile,
+        first_within,
+        grouped_conformal_quantile,
+        kth_smallest,
+        sharded_conformal_quantile,
+        soft_conformal_quantile,
+        weighted_conformal_quantile,
+        weighted_select,
+    )
+    from jaxcp.saving import load, save
+    from jaxcp.simulation.replicates import simulate
+    from jaxcp.volumes import volume
 
 __version__ = "0.3.0"
-
-
-_says = _absent("jaxcp")
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name == "models":  # imports flax, which takes as long as jax
-        return import_module("jaxcp.models")
-    return _says(name)
-
 
 # fmt: off
 __all__ = [

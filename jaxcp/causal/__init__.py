@@ -1,12 +1,15 @@
 """Treatments: sets of the outcome under one arm, and of individual effects."""
 
-from jaxcp.causal.outcomes import (
-    OutcomeCalibration,
-    calibrate_effect,
-    calibrate_outcome,
-    effect_sets,
-    propensity_box,
-)
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.causal.outcomes import (
+        OutcomeCalibration,
+        calibrate_effect,
+        calibrate_outcome,
+        effect_sets,
+        propensity_box,
+    )
 
 __all__ = [
     "OutcomeCalibration",
@@ -15,4 +18,3 @@ __all__ = [
     "effect_sets",
     "propensity_box",
 ]
-__dir__ = __all__.copy

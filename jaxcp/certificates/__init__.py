@@ -10,16 +10,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxcp.certificates.laws import (
-    Certificate,
-    CrossCertificate,
-    MarginalCertificate,
-    RiskCertificate,
-    calibration_size,
-    certificate,
-    smallest_size,
-)
-from jaxcp.certificates.testing import CoverageTest, PITTest, coverage_test, pit_test
+from jaxcp._loading import lazily
+
+with lazily(globals()) as _named:
+    from jaxcp.certificates.laws import (
+        Certificate,
+        CrossCertificate,
+        MarginalCertificate,
+        RiskCertificate,
+        calibration_size,
+        certificate,
+        smallest_size,
+    )
+    from jaxcp.certificates.testing import (
+        CoverageTest,
+        PITTest,
+        coverage_test,
+        pit_test,
+    )
 
 # fmt: off
 __all__ = [
@@ -28,10 +36,8 @@ __all__ = [
     "pit_test", "smallest_size",
 ]
 # fmt: on
-__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:
-    if name == "test_coverage":  # its name in version 0.1, which pytest would collect
-        return coverage_test
-    raise AttributeError(f"module 'jaxcp.certificates' has no attribute {name!r}")
+    # Its name in version 0.1, which pytest would collect.
+    return _named("coverage_test" if name == "test_coverage" else name)

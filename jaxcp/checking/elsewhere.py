@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from typing import Any
+from importlib import import_module
 
 _PACKAGES = "scores", "predictive", "online", "metrics", "risk", "learners", "outliers"
 _SPLIT = "jaxcp.split_conformal with a score of jaxcp.scores"
@@ -40,21 +38,17 @@ _CALLED = {
 }
 
 
-def absent(module: str) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a module: AttributeError, with the name here."""
-
-    def __getattr__(name: str) -> Any:
-        message = f"module {module!r} has no attribute {name!r}"
-        if here := _CALLED.get(name) or _place_of(name):
-            message += f"; here it is {here}"
-        raise AttributeError(message)
-
-    return __getattr__
+def absent(module: str, name: str) -> AttributeError:
+    """Returns the error for a name that a module does not have, with the name here."""
+    message = f"module {module!r} has no attribute {name!r}"
+    if here := _CALLED.get(name) or _place_of(name):
+        message += f"; here it is {here}"
+    return AttributeError(message)
 
 
 def _place_of(name: str) -> str:
     """Returns a public name with its package, or nothing."""
     for package in (f"jaxcp.{name}" for name in _PACKAGES):
-        if name in getattr(sys.modules.get(package), "__all__", ()):
+        if name in import_module(package).__all__:
             return f"{package}.{name}"
     return ""

@@ -1,8 +1,11 @@
 """What conditional coverage is asked for: features, kernels, groups."""
 
-from jaxcp.conditional.classes import bins, group_classes
-from jaxcp.conditional.features import fourier, indicators, polynomial
-from jaxcp.conditional.kernels import Gaussian, Within
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.conditional.classes import bins, group_classes
+    from jaxcp.conditional.features import fourier, indicators, polynomial
+    from jaxcp.conditional.kernels import Gaussian, Within
 
 __all__ = [
     "Gaussian",
@@ -13,4 +16,3 @@ __all__ = [
     "indicators",
     "polynomial",
 ]
-__dir__ = __all__.copy

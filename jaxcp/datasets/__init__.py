@@ -1,16 +1,19 @@
 """Generated data with known laws."""
 
-from jaxcp.datasets.generated import (
-    Bimodal,
-    DelBarrio,
-    OneMoon,
-    Unimodal,
-    class_posterior,
-    classes,
-    heteroscedastic,
-    linear,
-)
-from jaxcp.datasets.objects import Scenes, scenes
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.datasets.generated import (
+        Bimodal,
+        DelBarrio,
+        OneMoon,
+        Unimodal,
+        class_posterior,
+        classes,
+        heteroscedastic,
+        linear,
+    )
+    from jaxcp.datasets.objects import Scenes, scenes
 
 # fmt: off
 __all__ = [
@@ -18,4 +21,3 @@ __all__ = [
     "classes", "heteroscedastic", "linear", "scenes",
 ]
 # fmt: on
-__dir__ = __all__.copy

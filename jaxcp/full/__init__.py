@@ -1,9 +1,12 @@
 """Full conformal prediction: fits that know the test point, and hold no row out."""
 
-from jaxcp.full.bayes import ConformalBayes, conformal_bayes
-from jaxcp.full.cells import DiscretizedConformal, discretized_conformal
-from jaxcp.full.conformal import FullConformal, full_conformal
-from jaxcp.full.influence import InfluenceConformal, influence_conformal
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.full.bayes import ConformalBayes, conformal_bayes
+    from jaxcp.full.cells import DiscretizedConformal, discretized_conformal
+    from jaxcp.full.conformal import FullConformal, full_conformal
+    from jaxcp.full.influence import InfluenceConformal, influence_conformal
 
 # fmt: off
 __all__ = [
@@ -11,4 +14,3 @@ __all__ = [
     "conformal_bayes", "discretized_conformal", "full_conformal", "influence_conformal",
 ]
 # fmt: on
-__dir__ = __all__.copy

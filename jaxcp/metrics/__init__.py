@@ -7,61 +7,61 @@ sets.
 At several levels: `jax.vmap(metrics.coverage, (0, None))(sets, y)`.
 """
 
-from typing import TYPE_CHECKING
+from jaxcp._loading import lazily
 
-from jaxcp.checking.elsewhere import absent as _absent
-from jaxcp.metrics.conditional import (
-    conditional_coverage_error,
-    excess_coverage_risk,
-    worst_slab_coverage,
-)
-from jaxcp.metrics.dependence import hsic, hsic_null, hsic_test
-from jaxcp.metrics.intervals import (
-    coverage_width_criterion,
-    interval_score,
-    khosravi_coverage_width_criterion,
-    mean_bound,
-    pinball,
-    pinball_score,
-    winkler_score,
-)
-from jaxcp.metrics.losses import MeanLoss, mean_loss
-from jaxcp.metrics.overview import GroupSummary, Summary, by_group, summary
-from jaxcp.metrics.probabilities import (
-    CalibrationTest,
-    brier_score,
-    calibration_test,
-    expected_calibration_error,
-)
-from jaxcp.metrics.proper import crps, energy_score, log_score, variogram_score
-from jaxcp.metrics.rates import (
-    class_coverage,
-    coverage,
-    coverage_gap,
-    covered,
-    empty_rate,
-    full_rate,
-    group_coverage,
-    singleton_rate,
-)
-from jaxcp.metrics.size import (
-    MeanVolume,
-    infinite_rate,
-    iou,
-    mean_finite_size,
-    mean_size,
-    mean_volume,
-    median_size,
-    sizes,
-)
-from jaxcp.metrics.strata import (
-    SizeStrata,
-    min_size_stratified_coverage,
-    size_strata,
-    size_stratified_coverage,
-    size_stratified_coverage_violation,
-)
-from jaxcp.metrics.streams import longest_miss, worst_window_coverage
+with lazily(globals()):
+    from jaxcp.metrics.conditional import (
+        conditional_coverage_error,
+        excess_coverage_risk,
+        worst_slab_coverage,
+    )
+    from jaxcp.metrics.dependence import hsic, hsic_null, hsic_test
+    from jaxcp.metrics.intervals import (
+        coverage_width_criterion,
+        interval_score,
+        khosravi_coverage_width_criterion,
+        mean_bound,
+        pinball,
+        pinball_score,
+        winkler_score,
+    )
+    from jaxcp.metrics.losses import MeanLoss, mean_loss
+    from jaxcp.metrics.overview import GroupSummary, Summary, by_group, summary
+    from jaxcp.metrics.probabilities import (
+        CalibrationTest,
+        brier_score,
+        calibration_test,
+        expected_calibration_error,
+    )
+    from jaxcp.metrics.proper import crps, energy_score, log_score, variogram_score
+    from jaxcp.metrics.rates import (
+        class_coverage,
+        coverage,
+        coverage_gap,
+        covered,
+        empty_rate,
+        full_rate,
+        group_coverage,
+        singleton_rate,
+    )
+    from jaxcp.metrics.size import (
+        MeanVolume,
+        infinite_rate,
+        iou,
+        mean_finite_size,
+        mean_size,
+        mean_volume,
+        median_size,
+        sizes,
+    )
+    from jaxcp.metrics.strata import (
+        SizeStrata,
+        min_size_stratified_coverage,
+        size_strata,
+        size_stratified_coverage,
+        size_stratified_coverage_violation,
+    )
+    from jaxcp.metrics.streams import longest_miss, worst_window_coverage
 
 # fmt: off
 __all__ = [
@@ -79,6 +79,3 @@ __all__ = [
     "worst_window_coverage",
 ]
 # fmt: on
-__dir__ = __all__.copy
-if not TYPE_CHECKING:
-    __getattr__ = _absent(__name__)

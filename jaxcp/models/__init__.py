@@ -6,8 +6,10 @@ the pure functions `sample(params, key, x, n)`, `log_prob(params, x, y)`,
 model with these functions plugs into the same scores.
 """
 
-from jaxcp.models.flows import CouplingFlow, FlowMatching
-from jaxcp.models.mixtures import GaussianNetwork, MixtureNetwork
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.models.flows import CouplingFlow, FlowMatching
+    from jaxcp.models.mixtures import GaussianNetwork, MixtureNetwork
 
 __all__ = ["CouplingFlow", "FlowMatching", "GaussianNetwork", "MixtureNetwork"]
-__dir__ = __all__.copy

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from jaxcp import pvalues
-from jaxcp.outliers.scoring import (
-    conditional_outlier_p_values,
-    grouped_outlier_p_values,
-    is_outlier,
-    outlier_p_values,
-)
+from jaxcp._loading import lazily
+
+with lazily(globals()) as _named:
+    from jaxcp.outliers.scoring import (
+        conditional_outlier_p_values,
+        grouped_outlier_p_values,
+        is_outlier,
+        outlier_p_values,
+    )
 
 # fmt: off
 __all__ = [
@@ -22,10 +25,9 @@ __all__ = [
     "outlier_p_values",
 ]
 # fmt: on
-__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:
     if name in pvalues.__all__:  # where tests and martingales were in version 0.1
         return getattr(pvalues, name)
-    raise AttributeError(f"module 'jaxcp.outliers' has no attribute {name!r}")
+    return _named(name)

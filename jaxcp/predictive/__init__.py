@@ -1,14 +1,17 @@
 """Predictive distributions and calibrated probabilities."""
 
-from jaxcp.predictive.atoms import Atoms
-from jaxcp.predictive.probability import (
-    cross_venn_abers,
-    isotonic,
-    merge_pairs,
-    venn_abers,
-    venn_abers_classes,
-)
-from jaxcp.predictive.systems import PredictiveSystem, calibrate_predictive
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.predictive.atoms import Atoms
+    from jaxcp.predictive.probability import (
+        cross_venn_abers,
+        isotonic,
+        merge_pairs,
+        venn_abers,
+        venn_abers_classes,
+    )
+    from jaxcp.predictive.systems import PredictiveSystem, calibrate_predictive
 
 # fmt: off
 __all__ = [
@@ -16,4 +19,3 @@ __all__ = [
     "merge_pairs", "venn_abers", "venn_abers_classes",
 ]
 # fmt: on
-__dir__ = __all__.copy

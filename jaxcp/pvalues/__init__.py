@@ -1,26 +1,29 @@
 """p-values: one after the other, tested together, and bets against them."""
 
-from jaxcp.pvalues.conformal import e_benjamini_hochberg, e_values
-from jaxcp.pvalues.martingales import (
-    MixtureMartingale,
-    PowerMartingale,
-    SimpleJumper,
-    alarm_level,
-    permutation_test,
-    sequential_p_values,
-    watch,
-)
-from jaxcp.pvalues.multiple import (
-    benjamini_hochberg,
-    bonferroni,
-    fisher_test,
-    fixed_sequence,
-    graphical,
-    holm,
-    simes_test,
-    storey_benjamini_hochberg,
-)
-from jaxcp.pvalues.selecting import selection_p_values, weighted_selection
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.pvalues.conformal import e_benjamini_hochberg, e_values
+    from jaxcp.pvalues.martingales import (
+        MixtureMartingale,
+        PowerMartingale,
+        SimpleJumper,
+        alarm_level,
+        permutation_test,
+        sequential_p_values,
+        watch,
+    )
+    from jaxcp.pvalues.multiple import (
+        benjamini_hochberg,
+        bonferroni,
+        fisher_test,
+        fixed_sequence,
+        graphical,
+        holm,
+        simes_test,
+        storey_benjamini_hochberg,
+    )
+    from jaxcp.pvalues.selecting import selection_p_values, weighted_selection
 
 # fmt: off
 __all__ = [
@@ -31,4 +34,3 @@ __all__ = [
     "storey_benjamini_hochberg", "watch", "weighted_selection",
 ]
 # fmt: on
-__dir__ = __all__.copy

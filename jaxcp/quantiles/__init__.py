@@ -1,19 +1,22 @@
 """Thresholds: alpha, ranks, and the one kernel that selects order statistics."""
 
-from jaxcp.quantiles.levels import conformal_rank
-from jaxcp.quantiles.selection import (
-    empirical_quantile,
-    first_within,
-    kth_smallest,
-    weighted_select,
-)
-from jaxcp.quantiles.thresholds import (
-    conformal_quantile,
-    grouped_conformal_quantile,
-    sharded_conformal_quantile,
-    soft_conformal_quantile,
-    weighted_conformal_quantile,
-)
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.quantiles.levels import conformal_rank
+    from jaxcp.quantiles.selection import (
+        empirical_quantile,
+        first_within,
+        kth_smallest,
+        weighted_select,
+    )
+    from jaxcp.quantiles.thresholds import (
+        conformal_quantile,
+        grouped_conformal_quantile,
+        sharded_conformal_quantile,
+        soft_conformal_quantile,
+        weighted_conformal_quantile,
+    )
 
 # fmt: off
 __all__ = [

@@ -1,5 +1,8 @@
 """Values in files: arrays and settings, no code."""
 
-from jaxcp.saving.files import load, save
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.saving.files import load, save
 
 __all__ = ["load", "save"]

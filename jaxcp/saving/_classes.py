@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 from types import FunctionType
 from typing import Any
 
@@ -17,22 +20,44 @@ def name_of(cls: type) -> str | None:
     home = vars(sys.modules.get(cls.__module__, object))
     if parts[0] != "jaxcp" or home.get(cls.__name__) is not cls:
         return None
+    library = sys.modules["jaxcp"]
+    is_listed = cls.__name__ in library.__all__
     is_private = parts[1].startswith("_")
-    if is_private or vars(sys.modules["jaxcp"]).get(cls.__name__) is cls:
+    if is_private or (is_listed and getattr(library, cls.__name__) is cls):
         return f"jaxcp.{cls.__name__}"
     return f"jaxcp.{parts[1]}.{cls.__name__}"
 
 
-def named() -> dict[str, type]:
-    """Returns the classes of values of this library by their names."""
+def named(text: str) -> dict[str, type]:
+    """Returns the classes of values of this library by their names.
+
+    All of the families that a text names, whose modules are loaded, and more.
+    """
+    library = sys.modules["jaxcp"]
+    for name in library.__all__:
+        if f'"jaxcp.{name}"' in text:
+            getattr(library, name)
+    for family in _modules_in("jaxcp"):
+        if family.startswith("jaxcp._") or f"{family}." in text:
+            for module in _modules_in(family):
+                import_module(module)
     modules = [m for k, m in list(sys.modules.items()) if k.split(".")[0] == "jaxcp"]
     values = [v for module in modules for v in vars(module).values()]
     classes = {v for v in values if isinstance(v, type) and is_value(v)}
     return {name: cls for cls in classes if (name := name_of(cls))}
 
 
+@functools.cache
+def _modules_in(name: str) -> list[str]:
+    """Returns the names of the modules in a package; none of another module."""
+    folder = getattr(import_module(name), "__path__", [])
+    return [module.name for module in iter_modules(folder, f"{name}.")]
+
+
 def name_of_function(value: Any) -> str | None:
     """Returns the name of a function that files name, None of others."""
+    if type(value) is not FunctionType or "jaxcp.risk." not in str(value.__module__):
+        return None  # most values, for which no risk is loaded
     return next((k for k, found in functions().items() if found is value), None)
 
 
@@ -41,8 +66,8 @@ def functions() -> dict[str, FunctionType]:
 
     They are pure, and write and read nothing.
     """
-    known = vars(sys.modules.get("jaxcp.risk", object))
-    public = {f"jaxcp.risk.{name}": known[name] for name in known.get("__all__", ())}
+    risk = import_module("jaxcp.risk")
+    public = {f"jaxcp.risk.{name}": getattr(risk, name) for name in risk.__all__}
     return {k: v for k, v in public.items() if type(v) is FunctionType}
 
 

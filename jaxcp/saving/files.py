@@ -142,10 +142,8 @@ def read(file: BinaryIO, path: Any, types: Any = (), functions: Any = None) -> A
         if about["format"] != _FORMAT:
             raise LookupError(f"format {about['format']}, not {_FORMAT}")
         given = filled(about["holes"], functions or {}, path)
-        if "jaxcp.models." in json.dumps(about):
-            import_module("jaxcp.models")
         yours = _yours(types, about["types"])
-        classes = {"yours": yours, "value": _classes.named()}
+        classes = {"yours": yours, "value": _classes.named(json.dumps(about))}
         reader = Reader(path, arrays, given, classes, set())
         value = reader.value(about["value"])
         if unused := set(arrays) - reader.used:

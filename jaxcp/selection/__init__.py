@@ -4,15 +4,18 @@ Sets that cover 1 - alpha of all rows may cover far fewer of those that were pic
 what the model says of them. `calibrate_selected` is told the rule.
 """
 
-from jaxcp.selection.selected import (
-    Selected,
-    SelectedCalibration,
-    Swaps,
-    above,
-    by_p_values,
-    calibrate_selected,
-    top,
-)
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.selection.selected import (
+        Selected,
+        SelectedCalibration,
+        Swaps,
+        above,
+        by_p_values,
+        calibrate_selected,
+        top,
+    )
 
 # fmt: off
 __all__ = [
@@ -20,4 +23,3 @@ __all__ = [
     "calibrate_selected", "top",
 ]
 # fmt: on
-__dir__ = __all__.copy

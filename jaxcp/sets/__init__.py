@@ -12,12 +12,15 @@ intervals, their unions and boxes are cut to bounds of the targets by `clip(lowe
 upper)`. In an `if` every batch is true, also an empty one.
 """
 
-from jaxcp.sets.bands import Band
-from jaxcp.sets.basic import BoundingBox, Box, Interval
-from jaxcp.sets.batches import Batch
-from jaxcp.sets.labels import Kept, LabelMask, LabelSet
-from jaxcp.sets.regions import Ball, Balls, Ellipsoid, LevelSet, membership
-from jaxcp.sets.unions import Intervals
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.sets.bands import Band
+    from jaxcp.sets.basic import BoundingBox, Box, Interval
+    from jaxcp.sets.batches import Batch
+    from jaxcp.sets.labels import Kept, LabelMask, LabelSet
+    from jaxcp.sets.regions import Ball, Balls, Ellipsoid, LevelSet, membership
+    from jaxcp.sets.unions import Intervals
 
 # fmt: off
 __all__ = [
@@ -25,4 +28,3 @@ __all__ = [
     "Intervals", "Kept", "LabelMask", "LabelSet", "LevelSet", "membership",
 ]
 # fmt: on
-__dir__ = __all__.copy

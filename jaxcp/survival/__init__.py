@@ -1,7 +1,14 @@
 """Lower bounds of times that are censored: how long at least until an event."""
 
-from jaxcp.survival.bounds import LowerCalibration, calibrate_lower, impute_censoring
-from jaxcp.survival.judging import CensoredCoverage, coverage
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.survival.bounds import (
+        LowerCalibration,
+        calibrate_lower,
+        impute_censoring,
+    )
+    from jaxcp.survival.judging import CensoredCoverage, coverage
 
 __all__ = [
     "CensoredCoverage",
@@ -10,4 +17,3 @@ __all__ = [
     "coverage",
     "impute_censoring",
 ]
-__dir__ = __all__.copy

@@ -5,9 +5,12 @@ see: the sets of `jaxcp.calibrate` then cover with probability >= 1 - alpha, wha
 was trained and however. Nothing trained has a guarantee before that.
 """
 
-from jaxcp.training.losses import SizeLoss, conformal_training_loss
-from jaxcp.training.soft import soft_membership, soft_size
-from jaxcp.training.tuning import select_score, train_score
+from jaxcp._loading import lazily
+
+with lazily(globals()):
+    from jaxcp.training.losses import SizeLoss, conformal_training_loss
+    from jaxcp.training.soft import soft_membership, soft_size
+    from jaxcp.training.tuning import select_score, train_score
 
 # fmt: off
 __all__ = [
@@ -15,4 +18,3 @@ __all__ = [
     "soft_size", "train_score",
 ]
 # fmt: on
-__dir__ = __all__.copy

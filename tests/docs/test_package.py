@@ -1,5 +1,6 @@
 import ast
 import doctest
+import graphlib
 import importlib
 import os
 import pkgutil
@@ -131,17 +132,144 @@ def test_every_public_name_is_in_a_listed_namespace():
             assert home in NAMESPACES or {*getattr(home, "__all__", [])} <= listed
 
 
+def environment():
+    """Returns the variables of a process of its own, without settings of jax."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+
+
+def told(code, *words):
+    """Returns the lines that code prints in a process of its own."""
+    words = [sys.executable, "-c", code, *words]
+    done = subprocess.check_output(words, env=environment(), text=True)
+    return done.splitlines()
+
+
+HEAVY = ["flax", "optax", "matplotlib", "sklearn", "scipy.stats", "tqdm", "pandas"]
+HEAVY += ["jax.scipy.stats", "jax.extend", "jax.experimental.pallas"]
+IMPORTED = """
+import sys, jaxcp
+print(*sorted(m for m in sys.modules if m.partition(".")[0] == "jaxcp"))
+assert "scores" not in vars(jaxcp)
+cp = jaxcp.calibrate(jaxcp.scores.Absolute(), [0.0] * 9, [*range(1, 10)])
+print(cp([0.0], alpha=0.2).upper)
+assert "scores" in vars(jaxcp)  # no second call
+print(*sorted({m.split(".")[1] for m in sys.modules if m.startswith("jaxcp.")}))
+jaxcp.models.GaussianNetwork  # imported when it is asked for
+import jax
+print(jax.config.jax_compilation_cache_dir)
+"""
+
+
 def test_import_is_light():
-    heavy = ["flax", "optax", "matplotlib", "sklearn", "scipy.stats", "tqdm", "pandas"]
-    heavy += ["jax.scipy.stats", "jax.extend", "jax.experimental.pallas"]
-    code = "import sys, jaxcp; from jaxcp import scores, learners, metrics, sets"
-    code += f"; print([m for m in {heavy} if m in sys.modules])"
-    code += "; jaxcp.models.GaussianNetwork"  # imported when it is asked for
-    code += "; import jax; print(jax.config.jax_compilation_cache_dir)"
-    own = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-    words = [sys.executable, "-c", code]
-    told = subprocess.check_output(words, env=own, text=True)
-    assert told.split("\n") == ["[]", "None", ""]  # and sets nothing globally
+    """It loads what other modules are decorated with, and notices forks."""
+    light, upper, families, cache = told(IMPORTED)
+    own = ["", "._loading", "._tree", ".checking", ".checking.captured"]
+    assert light.split() == [f"jaxcp{name}" for name in own]
+    assert upper == "[8.]"
+    others = {"cross", "full", "learners", "online", "predictive", "risk", "simulation"}
+    assert not others & {*families.split()}
+    assert cache == "None"  # nothing is set globally
+
+
+# Eight threads ask for each name at once, each in an order of its own.
+ASKED = """
+import random, sys, threading, types, jaxcp
+
+start, found = threading.Barrier(8), []
+
+def ask(seed):
+    names, values = dir(jaxcp), {}
+    names.remove("models")
+    random.Random(seed).shuffle(names)
+    start.wait()
+    for name in names:
+        values[name] = home = getattr(jaxcp, name)
+        if isinstance(home, types.ModuleType):
+            values |= {f"{name}.{k}": getattr(home, k) for k in dir(home)}
+    found.append({name: id(value) for name, value in values.items()})
+
+threads = [threading.Thread(target=ask, args=[i]) for i in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(found) == 8 and all(ids == found[0] for ids in found)
+print(*sorted(found[0]))
+print([m for m in sys.argv[1:] if m in sys.modules])
+"""
+
+
+def test_every_name_is_reached_from_the_import_alone():
+    """From threads, too; and none loads what is heavy."""
+    names, heavy = told(ASKED, *HEAVY)
+    homes = {home.__name__.partition(".")[2]: home for home in NAMESPACES}
+    homes.pop("models")
+    listed = {f"{k}.{v}".lstrip(".") for k, home in homes.items() for v in dir(home)}
+    assert {*names.split()} == listed - {"models"}
+    assert heavy == "[]"
+
+
+PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+
+
+def imports_of(path):
+    """Yields modules, and names that a file imports of them, when it is loaded."""
+    for node in ast.parse(path.read_text()).body:
+        for inner in node.body if isinstance(node, ast.With) else [node]:
+            if isinstance(inner, ast.ImportFrom):
+                yield inner.module, [alias.name for alias in inner.names]
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda p: p.name)
+def test_a_package_lists_what_it_imports(folder):
+    """And a star takes that."""
+    name = ".".join(folder.relative_to(ROOT.parent).parts)
+    home = importlib.import_module(name)
+    imports = [i for i in imports_of(folder / "__init__.py") if "jaxcp" in i[0]]
+    imported = {name for _, names in imports for name in names} - {"lazily"}
+    listed = [*getattr(home, "__all__", [])]
+    moved = {"jaxcp": {"models"}, "jaxcp.outliers": {"pvalues"}}.get(name, set())
+    assert imported - moved == {*listed}
+    if listed:
+        taken = {}
+        exec(f"from {name} import *", taken)
+        assert taken.keys() - {"__builtins__"} == {*listed}
+
+
+def sources(module, names):
+    """Yields the modules that are loaded for names of a module or a package."""
+    home = importlib.import_module(module)
+    for name in names if hasattr(home, "__path__") else []:
+        value = getattr(home, name)
+        is_module = isinstance(value, types.ModuleType)
+        yield value.__name__ if is_module else value.__module__
+    if not hasattr(home, "__path__"):
+        yield module
+
+
+def test_each_module_may_be_the_first():
+    """No module needs one that needs it, by the names that packages load."""
+    graph = {}
+    for path in [path for path in ROOT.rglob("*.py") if path.name != "__init__.py"]:
+        own = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        imports = [i for i in imports_of(path) if i[0].partition(".")[0] == "jaxcp"]
+        graph[own] = {source for i in imports for source in sources(*i)}
+    order = [*graphlib.TopologicalSorter(graph).static_order()]  # or CycleError
+    assert {*graph} <= {*order}
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "here"),
+    [
+        (jaxcp, "Absolute", "jaxcp.scores.Absolute"),
+        (jaxcp, "CVPlus", "jaxcp.cv_plus"),
+        (jaxcp.scores, "THR", "jaxcp.scores.LAC"),
+        (jaxcp.metrics, "mean_width", "jaxcp.metrics.mean_size"),
+    ],
+)
+def test_names_of_elsewhere_are_told(home, name, here):
+    expected = f"module {home.__name__!r} has no attribute {name!r}; here it is {here}"
+    with pytest.raises(AttributeError) as error:
+        getattr(home, name)
+    assert str(error.value) == expected
 
 
 ORDER = [

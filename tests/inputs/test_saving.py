@@ -4,8 +4,10 @@ import dataclasses
 import datetime
 import functools
 import io
+import itertools
 import json
 import pickle
+import pkgutil
 import subprocess
 import sys
 import time
@@ -329,8 +331,13 @@ def test_every_other_value(tmp_path, name):
     assert_same(value, again(tmp_path / "value.npz", value))
 
 
+EVERY_FAMILY = " ".join(
+    f"jaxcp.{m.name}." for m in pkgutil.iter_modules(jaxcp.__path__)
+)
+
+
 def test_names_of_classes_are_public_and_their_own():
-    names = _classes.named()
+    names = _classes.named(EVERY_FAMILY)
     assert names["jaxcp.scores.CQR"] is scores.CQR
     assert names["jaxcp.Calibration"] is jaxcp.Calibration
     assert names["jaxcp.models.CouplingFlow"] is models.CouplingFlow
@@ -338,7 +345,8 @@ def test_names_of_classes_are_public_and_their_own():
     for name, cls in names.items():
         assert _classes.name_of(cls) == name
         assert name.count(".") <= 2 and "._" not in name.rpartition(".")[0]
-    values = [c for m in (scores, sets, online, learners) for c in vars(m).values()]
+    homes = scores, sets, online, learners
+    values = [getattr(home, name) for home in homes for name in home.__all__]
     values = [c for c in values if isinstance(c, type) and _classes.is_value(c)]
     assert len(values) > 40
     assert set(values) <= set(names.values())
@@ -812,6 +820,59 @@ def test_a_new_process_has_the_same_bits(tmp_path):
     expected["online"] = online.run(method, state, jnp.zeros(9), jnp.ones(9), 0.2)
     for name, value in expected.items():
         assert_same(value, jaxcp.load(tmp_path / f"{name} result.npz"))
+
+
+LOADED = """
+import pickle, sys, jaxcp
+
+assert "jaxcp.scores" not in sys.modules and "jaxcp.online" not in sys.modules
+for name in sys.argv[2:]:
+    value = jaxcp.load(f"{sys.argv[1]}/{name}.npz")
+    assert type(pickle.loads(pickle.dumps(value))) is type(value)
+    jaxcp.save(f"{sys.argv[1]}/{name} again.npz", value)
+print("flax" in sys.modules)
+"""
+NAMED = """
+import json, sys
+
+for text in sys.argv[1:]:
+    for module in [m for m in sys.modules if m.partition(".")[0] == "jaxcp"]:
+        del sys.modules[module]
+    from jaxcp.saving import _classes
+    names = json.loads(text)
+    missing = {*names} - {*_classes.named(text)}
+    assert not missing, missing
+"""
+
+
+def test_a_process_that_has_loaded_nothing_knows_the_classes(tmp_path):
+    """Of states, rules, losses by name, and what other families are part of."""
+    method = online.ACI(scores.CQR(), 0.05, window=9)
+    preds = jnp.stack([X - 1, X + 1], -1)
+    values = {
+        "state": (method, method.init(CP.scores, 0.2)),
+        "rule": jaxcp.calibrate_groups(scores.CQR(), preds, Y, X > 0, num_groups=2),
+        "loss": [jaxcp.risk.false_negative_rate],
+        "system": jaxcp.predictive.calibrate_predictive(scores.Residual(), X, Y),
+    }
+    for name, value in values.items():
+        jaxcp.save(tmp_path / f"{name}.npz", value)
+    words = [sys.executable, "-c", LOADED, str(tmp_path), *values]
+    assert subprocess.check_output(words, text=True) == "False\n"
+    for name, value in values.items():
+        assert_same(value, jaxcp.load(tmp_path / f"{name} again.npz"))
+
+
+@pytest.mark.slow
+def test_each_class_is_found_where_no_module_is_loaded():
+    names = sorted(_classes.named(EVERY_FAMILY))
+    family = lambda name: name.rpartition(".")[0]  # noqa: E731
+    families = [list(of_one) for _, of_one in itertools.groupby(names, family)]
+    listed = next(of_one for of_one in families if family(of_one[0]) == "jaxcp")
+    apart = [of_one for of_one in families if of_one is not listed]
+    apart += [[name] for name in listed]
+    words = [json.dumps(names) for names in apart]
+    subprocess.run([sys.executable, "-c", NAMED, *words], check=True)
 
 
 def test_density_functions_keep_their_place(tmp_path):
