@@ -63,6 +63,8 @@ if jax.__version__.startswith("0.10."):  # in which they are known to be as they
 gc.set_threshold(50_000, 20, 100)
 _MUCH_MEMORY = 4e9  # of a worker, in bytes
 
+pytest_plugins = ["reach"]
+
 
 def untracked(folder):
     """Returns the files of a checkout that git does not know; none without git."""
@@ -93,7 +95,7 @@ def pytest_sessionfinish(session):
 def pytest_cmdline_main(config):
     """Workers start with half of the files each: a file's programs are traced once."""
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
-        config.option.dist = "worksteal"
+        config.option.dist = "loadfile" if config.option.map else "worksteal"
 
 
 def pytest_collection_finish():
