@@ -108,7 +108,7 @@ def _numbers():
         "ellipsoids": (Ellipsoid(mu, scale, radius), y),
         "levels": (levels(mu, ended(np.full(M, 0.8, "f"), -1, INF)), y / 2),
         "votes": (VoteSet(balls, first + 1, first), y),
-        "own": (Between(mu, np.stack([0 * radius, 1 + abs(z[:, 0])], axis=1)), y),
+        "own": (Between(mu, np.stack([np.zeros(M, "f"), 1 + abs(z[:, 0])], axis=1)), y),
         "own intervals": (Around(mu[:, 0], ended(radius, -1, INF)), y[:, 0]),
     }
 
@@ -122,7 +122,7 @@ def _labels():
     return {
         "labels": (LabelSet(mask), np.arange(M) % k),
         "labels out of range": (LabelSet(mask), np.arange(M) - 1),
-        "masks": (LabelMask(mask), np.eye(M, k, dtype=bool)),
+        "masks": (LabelMask(mask), np.eye(k, dtype=bool)[np.arange(M) % k]),
         "pixels": (LabelMask(np.stack([mask, ~mask], axis=1), ndim=2), pixels),
         "claims": (Kept(mask, share), np.arange(M * k).reshape(M, k) % 2),
     }

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 import jaxcp
 import methods
+from helpers import cut, same, stacked
 from jaxcp.sets import LabelSet
 from methods import ABSOLUTE, ALPHA, METHODS, WITH_LEVELS, M, N, context, of
 
@@ -20,24 +21,7 @@ def law(name):
     return pytest.mark.parametrize("name", of(name))
 
 
-def same(found, expected, rtol, like=True):
-    """Checks results, and their types where `like`, to the tolerance of a method."""
-    assert not like or jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert np.shape(a) == np.shape(b)
-        if like:
-            assert a.dtype == b.dtype
-        if jnp.issubdtype(a.dtype, jnp.inexact):
-            assert_allclose(a, b, rtol=rtol, atol=rtol)
-        else:
-            assert_array_equal(a, b)
-
-
 leaves = jax.tree.leaves
-
-
-def cut(rows, which):
-    return jax.tree.map(lambda v: v[which], rows)
 
 
 def with_slopes(method, floats, rows, test):
@@ -65,7 +49,7 @@ def test_jit_is_eager_and_vmap_is_a_loop_for_any_number_of_rows(name):
     method = METHODS[name]
     method.run(*method.data())
     each = [method.data(N + 3, seed) for seed in range(2)]
-    rows, test = jax.tree.map(lambda *v: np.stack(v), *each)
+    rows, test = stacked(*each)
     if "gradients" in method.not_for:
         mapped = jax.jit(jax.vmap(method.run))(rows, test)
     else:

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from own import CASES, LABELS, OWN
 
 import jaxcp
-from helpers import ONE_OF_EACH, components
+from helpers import ONE_OF_EACH, components, cut, same
 from jaxcp.sets import Kept
 
 BOUND = {"RAPS", "SAPS", "Entmax", "Custom", "CDF", "Density", "Latent", "HDPCP"}
@@ -20,18 +20,6 @@ ENDLESS = "custom", "multilabel", "claims"  # sets without ends of their own
 EACH = [*ONE_OF_EACH, *OWN]
 all_scores = pytest.mark.parametrize("name", CASES)
 good_scores = pytest.mark.parametrize("name", EACH)
-
-
-def assert_leaves_close(a, b):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        assert jnp.result_type(x) == jnp.result_type(y)
-        assert_allclose(
-            np.asarray(x, float), np.asarray(y, float), rtol=1e-6, atol=1e-6
-        )
-
-
-def row(tree, i):
-    return jax.tree.map(lambda v: v[i], tree)
 
 
 def pipeline(score, preds, y, alpha):
@@ -56,8 +44,8 @@ def test_jit_is_eager_and_vmap_is_a_loop(name):
         assert jax.tree.leaves(calibrations.score)[0].shape[0] == 3
     scanned = quantiles(calibrations)
     for i in range(3):
-        alone = pipeline(case.score, *row(batches, i), 0.2)
-        assert_leaves_close(row(together[1:], i), alone[1:])
+        alone = pipeline(case.score, *cut(batches, i), 0.2)
+        same(cut(together[1:], i), alone[1:], 1e-6, like=False)
         assert_allclose(scanned[i], alone[0].quantile(0.2), rtol=1e-6)
 
 

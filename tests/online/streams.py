@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -101,11 +100,3 @@ STREAMS = {name: Case(method) for name, method in METHODS.items()} | {
     "groups": Case(online.ByGroup(METHODS["aci"], 2), groups=np.arange(2)),
     "names": Case(online.ByGroup(METHODS["aci"], group_names=NAMES), groups=NAMES),
 }
-
-
-def same(a, b):
-    """The structure, types and bits of two values."""
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for v, w in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        assert v.dtype == w.dtype
-        np.testing.assert_array_equal(v, w)

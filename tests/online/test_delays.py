@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from streams import ABSOLUTE, METHODS, PAST, PREDS, STREAMS, D, T, Y, same
+from streams import ABSOLUTE, METHODS, PAST, PREDS, STREAMS, D, T, Y
 from test_lags import autoregression
 from test_online import ADVERSARIES
 
 import jaxcp
-from helpers import reference
+from helpers import reference, same
 from jaxcp import metrics, online, scores
 
 ACI = METHODS["aci"]

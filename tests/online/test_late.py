@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from streams import ABSOLUTE, METHODS, PAST, PREDS, STREAMS, Y, same
+from streams import ABSOLUTE, METHODS, PAST, PREDS, STREAMS, Y
 
 import jaxcp
-from helpers import reference
+from helpers import reference, same
 from jaxcp import online, scores
 from jaxcp.online import Queue
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from streams import METHODS, PREDS, STREAMS, D, Y, same
+from streams import METHODS, PREDS, STREAMS, D, Y
 
 import jaxcp
+from helpers import same
 from jaxcp import online
 
 pytestmark = pytest.mark.double

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from test_set_laws import same
 
 import jaxcp
+from helpers import same
 from jaxcp import metrics, scores
 from jaxcp.sets import Balls, BoundingBox, Box, Interval, LabelSet
 from rows import X2, X, refuses
