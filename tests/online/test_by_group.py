@@ -11,6 +11,7 @@ from streams import FadingSteps
 import jaxcp
 from jaxcp import metrics, online, scores
 from jaxcp.online import ByGroup
+from rows import refuses
 
 ABSOLUTE = scores.Absolute()
 W, T, G = 20, 90, 3
@@ -255,10 +256,4 @@ WRONG = {
     ),
 }
 STATE = start(ByGroup(ACI, G))
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_it_is_told(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_what_it_is_told = refuses(WRONG)

@@ -15,6 +15,7 @@ from test_online import ADVERSARIES
 import jaxcp
 from helpers import reference, same
 from jaxcp import metrics, online, scores
+from rows import refuses
 
 ACI = METHODS["aci"]
 each_stream = pytest.mark.parametrize("name", STREAMS)
@@ -301,13 +302,7 @@ WRONG = {
     ),
     "queue": (lambda: online.Queue(ACI, LATE, 0.1), "a state without a delay, got"),
 }
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_a_delay_is_told(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_what_a_delay_is_told = refuses(WRONG)
 
 
 def test_a_method_that_knows_its_delay_begins_with_it():

@@ -14,6 +14,7 @@ import jaxcp
 from helpers import reference, same
 from jaxcp import online, scores
 from jaxcp.online import Queue
+from rows import refuses
 
 pytestmark = pytest.mark.double
 
@@ -224,10 +225,4 @@ WRONG = {
     "a list that waits": (lambda: QUEUE.settle([1], 0.0), "an id that waits, got"),
     "size": (lambda: Queue(METHODS["aci"], start("aci"), 0.1, size=0), "size as an"),
 }
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_a_queue_is_told(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_what_a_queue_is_told = refuses(WRONG)

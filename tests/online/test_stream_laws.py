@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from streams import METHODS, STREAMS, D, Y
+from streams import METHODS, STREAMS, D, FadingSteps, LastScore, Y
 
 import jaxcp
 from helpers import same
@@ -53,8 +53,10 @@ def test_pieces_steps_and_files_are_the_run(name, delay, tmp_path):
     with jax.no_tracing():  # a live stream compiles once
         method.step(state, pred, Y[t], 0.1)
         method.predict(state, pred, 0.1)
-    jaxcp.save(tmp_path / "state", state)
-    state, rest = case.run(jaxcp.load(tmp_path / "state"), first=3)
+    jaxcp.save(tmp_path / "stream", (method, state))
+    again, state = jaxcp.load(tmp_path / "stream", types={FadingSteps, LastScore})
+    same(again, method)
+    state, rest = case.run(state, first=3, method=again)
     compare(np.concatenate([np.stack(uppers), rest.upper]), sets.upper)
     assert jax.tree.structure(state) == jax.tree.structure(whole)
     jax.tree.map(compare, state, whole)
