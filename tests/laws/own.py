@@ -58,8 +58,7 @@ class OnRing:
 
 
 OWN = {
-    "own-labels": Case(SAPS(0.2), helpers.CASES["saps-randomized"].draw, exact=True),
+    "own-labels": Case(SAPS(0.2), helpers.CASES["raps-randomized"].draw),
     "own-ring": Case(OnRing(2.0), helpers.CASES["density"].draw),
 }
 CASES = helpers.CASES | OWN
-LABELS = [*helpers.LABELS, "own-labels"]

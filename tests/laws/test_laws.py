@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from own import CASES, LABELS
+from own import CASES
 
 import jaxcp
 from helpers import (
     EDGES,
+    LABELS,
     LARGER,
     NUM_CASES,
     components,

@@ -7,16 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from own import CASES, LABELS, OWN
+from own import CASES, OWN
 
 import jaxcp
-from helpers import ONE_OF_EACH, components, cut, same
+from helpers import LABELS, ONE_OF_EACH, components, cut, same
 from jaxcp.sets import Kept
 
 BOUND = {"RAPS", "SAPS", "Entmax", "Custom", "CDF", "Density", "Latent", "HDPCP"}
 BOUND |= {"CP2PCP", "Rectified", "Truncated", "Binned", "Interpolated", "DCP"}
 BOUND |= {"PredictedQuantiles", "TwoSided"}
-ENDLESS = "custom", "multilabel", "claims"  # sets without ends of their own
+ENDLESS = (
+    "custom",
+    "multilabel",
+    "claims",
+    "own-labels",
+)  # sets without ends of their own
 EACH = [*ONE_OF_EACH, *OWN]
 all_scores = pytest.mark.parametrize("name", CASES)
 good_scores = pytest.mark.parametrize("name", EACH)
