@@ -32,22 +32,22 @@ def pipeline(score, preds, y, alpha):
     return cp, cp(preds, alpha), cp.p_values(preds, y)
 
 
+@jax.jit
+def batched(score, preds, y, alpha):
+    """A batch of calibrations leaves vmap and goes through scan."""
+    in_axes = None, 0, 0, None
+    together = jax.vmap(pipeline, in_axes)(score, preds, y, alpha)
+    quantile = lambda carry, cp: (carry, cp.quantile(alpha))  # noqa: E731
+    return together, jax.lax.scan(quantile, 0, together[0])[1]
+
+
 @good_scores
 def test_jit_is_eager_and_vmap_is_a_loop(name):
-    """Also: a batch of calibrations leaves vmap and goes through scan."""
     case = CASES[name]
     batches = jax.tree.map(lambda v: v.reshape(3, 20, *v.shape[1:]), case.batch(60))
-    run = jax.jit(jax.vmap(pipeline, in_axes=(None, 0, 0, None)))
-    together = run(case.score, *batches, 0.2)
-
-    @jax.jit
-    def quantiles(calibrations):
-        return jax.lax.scan(lambda _, cp: (0, cp.quantile(0.2)), 0, calibrations)[1]
-
-    calibrations = together[0]
+    together, scanned = batched(case.score, *batches, 0.2)
     if jax.tree.leaves(case.score):  # a batch of scores comes out with hyperparameters
-        assert jax.tree.leaves(calibrations.score)[0].shape[0] == 3
-    scanned = quantiles(calibrations)
+        assert jax.tree.leaves(together[0].score)[0].shape[0] == 3
     for i in range(3):
         alone = pipeline(case.score, *cut(batches, i), 0.2)
         same(cut(together[1:], i), alone[1:], 1e-6, like=False)
