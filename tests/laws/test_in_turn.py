@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from own import CASES
 
 import jaxcp
 from helpers import (
-    CASES,
     components,
     num_groups_promised,
     promised,

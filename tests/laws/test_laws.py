@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from own import CASES
 
 import jaxcp
 from helpers import (
-    CASES,
     EDGES,
     LABELS,
     LARGER,
@@ -226,7 +226,8 @@ OF_DEGREE = {
     "box-maximum c-pcp c-pcp-extended c-pcp-ties cdf-absolute cdf-known "
     "rectified-ratio rectified-boxes rectified-law rectified-draws binned binned-one "
     "binned-randomized interpolated",
-    ALONE: "custom custom-level-set custom-start density latent c-hdr-extended-ties",
+    ALONE: "custom custom-level-set custom-start density latent c-hdr-extended-ties "
+    "own-ring",
 }
 DEGREES = {name: d for d, names in OF_DEGREE.items() for name in names.split()}
 # What of a prediction has no units, and scores that hold numbers with units.

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 import jaxcp
 import methods
+from helpers import cut, same, stacked
 from jaxcp.sets import LabelSet
 from methods import ABSOLUTE, ALPHA, METHODS, WITH_LEVELS, M, N, context, of
 
@@ -20,33 +21,51 @@ def law(name):
     return pytest.mark.parametrize("name", of(name))
 
 
-def same(found, expected, rtol, like=True):
-    """Checks results, and their types where `like`, to the tolerance of a method."""
-    assert not like or jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert np.shape(a) == np.shape(b)
-        if like:
-            assert a.dtype == b.dtype
-        if jnp.issubdtype(a.dtype, jnp.inexact):
-            assert_allclose(a, b, rtol=rtol, atol=rtol)
-        else:
-            assert_array_equal(a, b)
+leaves = jax.tree.leaves
 
 
-def cut(rows, which):
-    return jax.tree.map(lambda v: v[which], rows)
+def with_slopes(method, floats, rows, test):
+    """Returns slopes of the sum of all that is finite in rows of floats, and all."""
+
+    def total(floats):
+        found = method.run(rows | floats, test)
+        ends = [v for v in leaves(found) if jnp.issubdtype(v.dtype, jnp.inexact)]
+        return sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0)) for v in ends), found
+
+    return jax.grad(total, has_aux=True)(floats)
+
+
+def floats_of(rows):
+    is_float = lambda k: np.issubdtype(leaves(rows[k])[0].dtype, np.floating)  # noqa: E731
+    return {k: rows[k] for k in ("preds", "x", "y") if k in rows and is_float(k)}
 
 
 @law("jit")
-def test_jit_is_eager_and_vmap_is_a_loop(name):
+def test_jit_is_eager_and_vmap_is_a_loop_for_any_number_of_rows(name):
+    """Those of N rows have a program of their own, and others are filled up.
+
+    With their slopes, which are finite: one program for both.
+    """
     method = METHODS[name]
-    each = [method.data(seed=seed) for seed in range(2)]
-    expected = [method.run(*data) for data in each]
-    same(jax.jit(method.run)(*each[0]), expected[0], method.rtol)
-    together = jax.tree.map(lambda *v: np.stack(v), *each)
-    mapped = jax.jit(jax.vmap(method.run))(*together)
+    method.run(*method.data())
+    each = [method.data(N + 3, seed) for seed in range(2)]
+    rows, test = stacked(*each)
+    if "gradients" in method.not_for:
+        mapped = jax.jit(jax.vmap(method.run))(rows, test)
+    else:
+        run = jax.jit(jax.vmap(partial(with_slopes, method)))
+        slopes, mapped = run(floats_of(rows), rows, test)
+        assert slopes and all(np.all(np.isfinite(v)) for v in leaves(slopes))
     for i in range(2):
-        same(cut(mapped, i), expected[i], method.rtol, like=False)
+        same(cut(mapped, i), method.run(*each[i]), method.rtol)
+
+
+@pytest.mark.parametrize("name", [v for v in of("gradients") if v not in of("jit")])
+def test_slopes_are_finite(name):
+    method = METHODS[name]
+    rows, test = method.data()
+    slopes, _ = jax.jit(partial(with_slopes, method))(floats_of(rows), rows, test)
+    assert slopes and all(np.all(np.isfinite(v)) for v in leaves(slopes))
 
 
 @law("traces")
@@ -187,26 +206,6 @@ def test_a_prediction_far_from_others_is_seen():
             call(preds)
 
 
-@law("gradients")
-def test_gradients_are_finite(name):
-    method = METHODS[name]
-    rows, test = method.data()
-    slots = {k: v for k, v in rows.items() if k in ("preds", "x", "y")}
-    slots = {k: v for k, v in slots.items() if np.issubdtype(leaf(v).dtype, float)}
-
-    def total(slots):
-        found = jax.tree.leaves(method.run(rows | slots, test))
-        ends = [v for v in found if jnp.issubdtype(v.dtype, jnp.inexact)]
-        return sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0)) for v in ends)
-
-    slopes = jax.jit(jax.grad(total))({k: slots[k] for k in slots})
-    assert all(np.all(np.isfinite(v)) for v in jax.tree.leaves(slopes))
-
-
-def leaf(tree):
-    return jax.tree.leaves(tree)[0]
-
-
 def casts(tree, dtype):
     def cast(v):
         return v.astype(dtype) if np.issubdtype(v.dtype, np.floating) else v
@@ -239,15 +238,6 @@ def test_what_is_saved_answers_as_before(name, tmp_path):
     jaxcp.save(tmp_path / "value", value)
     again = jaxcp.load(tmp_path / "value")
     same(method.ask(again, test, ALPHA), method.ask(value, test, ALPHA), 0)
-
-
-@law("filling up")
-def test_other_numbers_of_rows_give_the_same(name):
-    """Those of N rows have a program of their own, and others are filled up."""
-    method = METHODS[name]
-    method.run(*method.data())
-    data = method.data(N + 3)
-    same(method.run(*data), jax.jit(method.run)(*data), method.rtol)
 
 
 @law("mask")
@@ -345,12 +335,17 @@ def test_a_set_holds_what_has_a_large_p_value(name):
         assert_array_equal(inside, found["p"] > ALPHA)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("name", [k for k, v in ROWS.items() if "groups" in v])
+WITH_GROUPS = [k for k, v in ROWS.items() if "groups" in v]
+
+
+@pytest.mark.parametrize(
+    "name, masked",
+    [(name, False) for name in WITH_GROUPS]
+    + [(name, True) for name in of("mask") if name in WITH_GROUPS],
+)
 def test_a_traced_group_that_is_unknown_excludes_nothing(name, masked):
     method = METHODS[name]
     rows, test = method.data()
-    masked = masked and "mask" not in method.not_for
     rows |= {"mask": np.arange(N) % 7 != 1} if masked else {}
     test |= {"groups": np.array([-1, 3, 99, 0, 1, 2])}
     found = jax.jit(lambda test: method.run(rows, test))(test)

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp import metrics, plotting, risk, scores
 from jaxcp.sets import Interval, LabelSet
+from rows import refuses
 
 M, INF = 80, np.inf
 RNG = np.random.default_rng(0)
@@ -201,10 +202,4 @@ CALLS = {
         r"clusters of shape \(n,\), got \(80, 2\)",
     ),
 }
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_wrong_calls_are_refused_in_words(name):
-    call, words = CALLS[name]
-    with pytest.raises(ValueError, match=words):
-        call()
+test_wrong_calls_are_refused_in_words = refuses(CALLS)

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers import cut, stacked
 from jaxcp import metrics, risk
 from jaxcp.sets import Balls, BoundingBox, Interval, LabelSet
 
@@ -233,7 +234,7 @@ def test_labels_of_rows_say_which_belong_together(name):
     )
     found = jax.tree.leaves(metric(labeled, 0.2))
     for a, b in zip(found, jax.tree.leaves(metric(rows, 0.2)), strict=True):
-        np.testing.assert_array_equal(a, b)
+        assert_array_equal(a, b)
 
 
 def covered(r):
@@ -358,10 +359,9 @@ def test_jit_and_vmap_change_nothing(name):
     kind, metric = METRICS[name][:2]
     keys, alphas = jax.random.split(KEY, 3), jnp.array([0.1, 0.2, 0.4])
     each = [rows_of(kind, key) for key in keys]
-    together = jax.tree.map(lambda *v: jnp.stack(v), *each)
-    found = jax.jit(jax.vmap(metric))(together, alphas)
+    found = jax.jit(jax.vmap(metric))(stacked(*each), alphas)
     loop = [metric(rows, a) for rows, a in zip(each, alphas, strict=True)]
-    assert_close(found, jax.tree.map(lambda *v: jnp.stack(v), *loop))
+    assert_close(found, stacked(*loop))
 
 
 @each_metric
@@ -403,6 +403,16 @@ def test_rows_may_come_in_any_order(name):
     if getattr(expected, "shape", None) == (M,):
         expected = expected[order]
     assert_close(metric(shuffled, 0.2), expected)
+
+
+@each_metric
+def test_no_rows_say_nothing(name):
+    """The mean of nothing is NaN, and so is the least; misses are counted."""
+    kind, metric = METRICS[name][:2]
+    found = metric(cut(rows_of(kind, KEY), slice(0)), 0.2)
+    nothing = 0 if name == "longest_miss" else np.nan
+    for value in jax.tree.leaves(found):
+        assert_array_equal(value, nothing)
 
 
 @each_metric

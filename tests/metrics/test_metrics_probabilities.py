@@ -12,6 +12,7 @@ from scipy import stats
 from helpers import cases
 from jaxcp.metrics import brier_score, calibration_test, expected_calibration_error
 from jaxcp.metrics.probabilities import _of_motion, _of_range
+from rows import refuses
 
 pytestmark = pytest.mark.double
 
@@ -199,10 +200,4 @@ WRONG = {
     ),
     "another test": (lambda: calibration_test([0.1], [1], kind="ks"), "kind as one of"),
 }
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_calls(name):
-    call, words = WRONG[name]
-    with pytest.raises(ValueError, match=words):
-        call()
+test_wrong_calls = refuses(WRONG)

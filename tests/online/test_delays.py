@@ -8,60 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from streams import ABSOLUTE, METHODS, PAST, PREDS, STREAMS, D, T, Y
 from test_lags import autoregression
-from test_late import same
-from test_online import ADVERSARIES, METHODS, PAST, PREDS, LastScore, Y
+from test_online import ADVERSARIES
 
 import jaxcp
-from helpers import reference
+from helpers import reference, same
 from jaxcp import metrics, online, scores
+from rows import refuses
 
-ABSOLUTE, T, D = scores.Absolute(), 24, 5
-PREDS, Y = PREDS[:T], Y[:T]
-NAMES = ["one", "two"]
-WHERE = [NAMES[t % 3 == 0] for t in range(T)]
-ACI = online.ACI(ABSOLUTE, 0.05)
-TABLE = METHODS | {
-    "signed": online.ACI(scores.Signed(), 0.05),
-    "scorecaster": online.PID(ABSOLUTE, 0.2, scorecaster=LastScore()),
-    "groups": online.ByGroup(ACI, group_names=NAMES),
-}
-each_method = pytest.mark.parametrize("name", TABLE)
+ACI = METHODS["aci"]
+each_stream = pytest.mark.parametrize("name", STREAMS)
 
 
-def start(name):
-    method = TABLE[name]
-    if name == "signed":
-        return method.init(jnp.stack([PAST - 1, 1 - PAST], axis=1), 0.1)
-    given = {"groups": NAMES * 25} if name == "groups" else {}
-    return method.init(PAST, 0.1, **given)
-
-
-def run(name, state, first=0, last=T, y=Y, **delay):
-    """A piece of the stream; predictions have a group where the method has groups."""
-    rows = slice(first, last)
-    preds = (WHERE[rows], PREDS[rows]) if name == "groups" else PREDS[rows]
-    return online.run(TABLE[name], state, preds, y[rows], 0.1, **delay)
-
-
-def row(name, t):
-    return (WHERE[t], PREDS[t]) if name == "groups" else PREDS[t]
-
-
-@each_method
+@each_stream
 def test_a_delay_is_the_loop(name):
     """Of `quantile` when a set is issued, and `update(threshold=)` D steps later."""
-    method, state, issued, upper = TABLE[name], start(name), [], []
+    case, issued, upper = STREAMS[name], [], []
+    method, state = case.method, case.start()
     if hasattr(method, "delay"):  # which lags are known when a set is issued
         method = replace(method, delay=D)
     for t in range(T):
-        q = method.quantile(state, 0.1)
-        issued.append(q[NAMES.index(WHERE[t])] if name == "groups" else q)
-        upper.append(method.predict(state, row(name, t), 0.1).upper)
+        issued.append(case.threshold(method.quantile(state, 0.1), t))
+        upper.append(method.predict(state, case.preds(t), 0.1).upper)
         if (old := t - D) >= 0:
-            settle = partial(method.update, state, row(name, old), Y[old], 0.1)
+            settle = partial(method.update, state, case.preds(old), Y[old], 0.1)
             state = settle(threshold=issued[old])
-    late, sets = run(name, start(name), delay=D)
+    late, sets = case.run(case.start(), delay=D)
     # The tangent of an integrator: its last bit depends on the program around it.
     rtol = 1e-5 if name == "pid" else 0
     compare = partial(assert_allclose, rtol=rtol)
@@ -71,34 +44,13 @@ def test_a_delay_is_the_loop(name):
     assert int(late.steps) == T
 
 
-@each_method
-def test_pieces_are_the_whole_to_the_last_bit(name, tmp_path):
-    """Of lengths below and above D, of no rows, of a step, and after a file."""
-    whole, sets = run(name, start(name), delay=D)
-    state, found = start(name), []
-    if name == "aci":
-        state, none = run(name, state, last=0, delay=D)
-        assert len(none) == 0
-    state, piece = run(name, state, last=3, delay=D)
-    method, found = TABLE[name], [piece.upper]
-    before = method.predict(state, row(name, 3), 0.1)
-    state, one = method.step(state, row(name, 3), Y[3], 0.1)
-    assert_array_equal(before.upper, one.upper)
-    jaxcp.save(tmp_path / "late.npz", state)
-    state = jaxcp.load(tmp_path / "late.npz")
-    state = method.update(state, row(name, 4), Y[4], 0.1)
-    state, piece = run(name, state, 5)
-    same(state, whole)
-    upper = [*found, one.upper[None], sets.upper[4:5], piece.upper]
-    assert_array_equal(np.concatenate(upper), sets.upper)
-
-
-@each_method
+@each_stream
 def test_a_set_knows_no_target_of_the_last_steps(name):
     """A target moves no set before its turn: what a delay is for."""
+    case, rows = STREAMS[name], np.arange(T)
     for t in (0, 6):
         ends = [
-            run(name, start(name), y=Y.at[t].set(y), delay=D)[1].upper
+            case.run(case.start(), y=np.where(rows == t, y, Y), delay=D)[1].upper
             for y in (PREDS[t], 1e3)  # one is held, the other missed
         ]
         (moved,) = np.nonzero(np.asarray(ends[0] != ends[1]))
@@ -108,9 +60,10 @@ def test_a_set_knows_no_target_of_the_last_steps(name):
 
 def test_no_delay_is_the_run_of_before(programs):
     """Its bits, its state, and its program; a delay has one for all pieces."""
-    state, sets = run("aci", start("aci"))
+    case = STREAMS["aci"]
+    state, sets = case.run(case.start())
     programs.clear()
-    again = run("aci", start("aci"), delay=0)
+    again = case.run(case.start(), delay=0)
     assert not programs
     same(again, (state, sets))
     given = online.PID(ABSOLUTE, 0.3, saturation=2.0), PREDS[:9], Y[:9]
@@ -127,39 +80,24 @@ def test_no_delay_is_the_run_of_before(programs):
 
 
 def test_a_delay_longer_than_the_stream_learns_nothing():
-    begin = start("aci")
-    late, sets = run("aci", begin, delay=T)
+    begin = STREAMS["aci"].start()
+    late, sets = STREAMS["aci"].run(begin, delay=T)
     same(late.state, begin)
     assert_array_equal(sets.upper, PREDS + ACI.quantile(begin, 0.1))
-    further, _ = online.run(TABLE["aci"], late, PREDS[:2], Y[:2], 0.1)
+    further, _ = online.run(ACI, late, PREDS[:2], Y[:2], 0.1)
     assert further.state.alpha != begin.alpha
 
 
-def test_maps_slopes_and_programs():
-    """Many series by `vmap`, their step sizes by `grad`, all of it inside of `jit`."""
-    y = jnp.stack([Y, 2 * Y, Y[::-1]])
-    begin = start("tracking")
-
-    def ends(step, y, begin=begin, **delay):
-        method = online.PID(ABSOLUTE, step)
-        return online.run(method, begin, PREDS, y, 0.1, **delay)
-
-    steps = jnp.array([0.1, 0.2, 0.3])
-    many = jax.jit(jax.vmap(partial(ends, delay=D)))
-    late, sets = many(steps, y)
-    each = [ends(step, y, delay=D) for step, y in zip(steps, y, strict=True)]
-    assert_array_equal(sets.upper, jnp.stack([found.upper for _, found in each]))
-    late, _ = jax.vmap(ends)(steps, y, late)
-    assert late.steps.tolist() == [2 * T] * 3
-    scaled = online.ACI(scores.Normalized(), 0.1)
-    preds = PREDS, 1 + abs(PREDS)
+def test_slopes_of_late_streams():
+    """In the step size of tracking; that of ACI moves a level, which has none."""
 
     def width(step, method, preds):
         method = type(method)(method.score, step)
         begin = method.init(PAST, 0.1)
         return online.run(method, begin, preds, Y, 0.1, delay=D)[1].size().mean()
 
-    for method, given in ((TABLE["tracking"], PREDS), (scaled, preds)):
+    scaled, pair = online.ACI(scores.Normalized(), 0.1), (PREDS, 1 + abs(PREDS))
+    for method, given in ((METHODS["tracking"], PREDS), (scaled, pair)):
         slope = jax.grad(width)(0.1, method, given)
         assert np.isfinite(slope)
         assert (slope != 0) == (method is not scaled)
@@ -272,7 +210,7 @@ def test_experts_at_their_levels_of_now_cover_less_and_aci_does_not():
 
 
 LATE = online.run(ACI, ACI.init(PAST, 0.1), PREDS, Y, 0.1, delay=D)[0]
-PLAIN = start("aci")
+PLAIN = STREAMS["aci"].start()
 
 
 class Own:
@@ -355,7 +293,7 @@ WRONG = {
         r"past scores with components \(1,\)|rows like those that wait",
     ),
     "another's state": (
-        lambda: again(method=TABLE["tracking"]),
+        lambda: again(method=METHODS["tracking"]),
         "a state of PID, PIDState, got ACIState",
     ),
     "threshold": (
@@ -364,13 +302,7 @@ WRONG = {
     ),
     "queue": (lambda: online.Queue(ACI, LATE, 0.1), "a state without a delay, got"),
 }
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_a_delay_is_told(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_what_a_delay_is_told = refuses(WRONG)
 
 
 def test_a_method_that_knows_its_delay_begins_with_it():

@@ -1,6 +1,5 @@
 """Online methods: their bounds on every sequence, and what they reduce to."""
 
-import pickle
 from functools import partial
 
 import jax
@@ -8,6 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from streams import (
+    ABSOLUTE,
+    METHODS,
+    PAST,
+    SIGNED,
+    STREAMS,
+    FadingSteps,
+    LastScore,
+)
 
 import jaxcp
 import references
@@ -16,31 +24,8 @@ from jaxcp import metrics, online, scores
 from jaxcp.online import windows
 from jaxcp.sets import Interval
 
-ABSOLUTE, SIGNED = scores.Absolute(), scores.Signed()
-PAST = jnp.asarray(np.random.default_rng(0).exponential(size=50).astype(np.float32))
-T, HALF = 120, 60
-METHODS = {
-    "window": online.SlidingWindow(ABSOLUTE),
-    "window, every 7": online.SlidingWindow(ABSOLUTE, every=7, empirical=True),
-    "nexcp": online.NexCP(ABSOLUTE, 0.97),
-    "aci": online.ACI(ABSOLUTE, 0.05),
-    "frozen aci": online.ACI(ABSOLUTE, 0.05, window=30, rolling=False),
-    "dtaci": online.DtACI(ABSOLUTE, jnp.array([0.01, 0.05, 0.2]), interval=50),
-    "tracking": online.PID(ABSOLUTE, 0.3),
-    "pid": online.PID(ABSOLUTE, 0.1, 0.5, 2.0),
-    "falling": online.PID(ABSOLUTE, 1.0, decay=0.3),
-    "similar": online.Similar(ABSOLUTE, 5.0, lags=2, window=150),
-    "sf-ogd": online.SFOGD(ABSOLUTE, 3.0),
-}
+T = 120
 each_method = pytest.mark.parametrize("name", METHODS)
-BESIDE = {"ByGroup", "Delayed", "Queue", "SPCI"}  # in files of their own
-BESIDE |= {"ChangeMonitor", "ExchangeabilityMonitor", "RiskMonitor"}
-BESIDE |= {"Stream", "confidence_sequence", "nexcp_weights", "run"}
-
-
-def test_the_table_has_every_method():
-    names = {type(method).__name__ for method in METHODS.values()}
-    assert names == set(online.__all__) - BESIDE
 
 
 class LastError:
@@ -97,8 +82,8 @@ def stream(t=T, seed=1):
 PREDS, Y = stream()
 
 
-def start(name, alpha=0.1):
-    return METHODS[name].init(PAST, alpha)
+def start(name):
+    return STREAMS[name].start()
 
 
 @pytest.mark.parametrize("every", [1, 3, 7, 50, 80, 500])
@@ -301,17 +286,6 @@ def test_sfogd_against_the_loop():
         gradient = 0.1 - float(abs(Y[t] - PREDS[t]) > q)
         squares += gradient**2
         q -= 3.0 / np.sqrt(3) * gradient / np.sqrt(squares)
-
-
-@jaxcp._tree.pytree
-class LastScore:
-    """Forecasts that the next score is the last one."""
-
-    def init(self, scores, alpha):
-        return scores[-1], scores[-1]
-
-    def step(self, state, score):
-        return score, score
 
 
 def test_scorecaster():
@@ -522,44 +496,11 @@ def test_falling_steps_converge_where_nothing_changes_and_lose_where_it_does():
     assert after[0] < 20 < 200 < after[0.6]
 
 
-@each_method
-def test_pieces_and_saved_states_go_on(name, tmp_path):
-    method = METHODS[name]
-    whole, sets = online.run(method, start(name), PREDS, Y, 0.1)
-    half, first = online.run(method, start(name), PREDS[:HALF], Y[:HALF], 0.1)
-    path = tmp_path / "state.pickle"
-    path.write_bytes(pickle.dumps(jax.device_get(half)))
-    loaded = pickle.loads(path.read_bytes())
-    end, second = online.run(method, loaded, PREDS[HALF:], Y[HALF:], 0.1)
-    for a, b, c in zip(
-        *(jax.tree.leaves(s) for s in (sets, first, second)), strict=True
-    ):
-        assert_allclose(a, np.concatenate([b, c]), rtol=1e-6)
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(end), strict=True):
-        assert_allclose(a, b, rtol=1e-6)
-
-
-@each_method
-def test_steps_are_the_run_and_predict_comes_before(name):
-    method, state = METHODS[name], start(name)
-    _, sets = online.run(method, state, PREDS[:HALF], Y[:HALF], 0.1)
-    for t in range(3):
-        before = method.predict(state, PREDS[t], 0.1)
-        after, now = method.step(state, PREDS[t], Y[t], 0.1)
-        assert_array_equal(before.upper, now.upper)
-        assert_allclose(now.upper, sets.upper[t], rtol=1e-6)
-        state = method.update(state, float(PREDS[t]), float(Y[t]), 0.1)
-        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
-            assert_allclose(a, b, rtol=1e-6)
-    with jax.no_tracing():  # a live stream compiles once
-        method.step(state, PREDS[0], Y[0], 0.1)
-
-
-@each_method
+@pytest.mark.parametrize("name", [*METHODS, "own"])
 @pytest.mark.parametrize("way", ["predict", "update", "step"])
 def test_one_example_is_refused_as_a_stream_is(name, way):
     """NaN, the state of another method, nothing, and a batch."""
-    method, state = METHODS[name], start(name)
+    method, state = STREAMS[name].method, start(name)
 
     def call(pred=PREDS[0], y=Y[0], state=state):
         rest = (0.1,) if way == "predict" else (y, 0.1)
@@ -575,7 +516,12 @@ def test_one_example_is_refused_as_a_stream_is(name, way):
         wrong += [(dict(y=None), "expected y as a value, got None")]
         wrong += [(dict(y=Y), "shape")]
     if method.state_type is not object:
-        wrong += [(dict(state=PAST), "expected a state of .*, got ArrayImpl; .* init")]
+        wrong += [
+            (
+                dict(state=jnp.asarray(PAST)),
+                "expected a state of .*, got ArrayImpl; .* init",
+            )
+        ]
     for arguments, message in wrong:
         with pytest.raises(ValueError, match=message):
             call(**arguments)
@@ -648,40 +594,16 @@ def test_coverage_after_a_shift(name):
     assert abs(metrics.coverage(sets, y) - 0.9) < 0.03
 
 
-def test_series_and_step_sizes_are_vmapped():
-    series = jnp.stack([Y, 2 * Y])
-    steps = jnp.array([0.0, 0.01, 0.1])
-
+@pytest.mark.parametrize("kind", [online.PID, FadingSteps])
+def test_gradient_in_the_step_size(kind):
     @jax.jit
-    def coverage(step, y):
-        method = online.ACI(ABSOLUTE, step)
-        return online.run(method, method.init(PAST, 0.1), PREDS, y, 0.1)[1].upper
-
-    together = jax.vmap(jax.vmap(coverage, (None, 0)), (0, None))(steps, series)
-    assert together.shape == (3, 2, T)
-    assert_allclose(together[2, 1], coverage(0.1, 2 * Y), rtol=1e-6)
-
-
-def test_gradient_in_the_step_size():
     def width(step):
-        method = online.PID(ABSOLUTE, step)
-        return jnp.mean(
-            online.run(method, method.init(PAST, 0.1), PREDS, Y, 0.1)[1].upper
-        )
+        method = kind(ABSOLUTE, step)
+        _, sets = online.run(method, method.init(PAST, 0.1), PREDS, Y, 0.1)
+        return jnp.mean(sets.upper)
 
-    width = jax.jit(width)
     slope = jax.jit(jax.grad(width))(0.2)
     assert_allclose(slope, (width(0.2001) - width(0.1999)) / 0.0002, rtol=0.05)
-
-
-@each_method
-def test_empty_and_one_step_streams(name):
-    method, state = METHODS[name], start(name)
-    same, sets = online.run(method, state, PREDS[:0], Y[:0], 0.1)
-    assert sets.upper.shape == (0,)
-    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True):
-        assert_array_equal(a, b)
-    assert online.run(method, state, PREDS[:1], Y[:1], 0.1)[1].upper.shape == (1,)
 
 
 def test_components_share_the_level():

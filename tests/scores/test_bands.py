@@ -1,8 +1,6 @@
 """Bands of paths and fields: the score, the set, scales from other rows."""
 
-import copy
 import math
-import pickle
 from fractions import Fraction
 
 import jax
@@ -275,10 +273,6 @@ def test_sets_are_data():
     doubled = bands.transform(lambda v: 2 * v)
     assert_allclose(doubled.size(), 2 * bands.size(), rtol=1e-6)
     part = sets.Band(*bands.ends(), ndim=2, fraction=0.5)
-    for one in (bands, part):
-        for same in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
-            assert repr(same) == repr(one)
-            assert type(same) is type(one)
     assert repr(part).startswith("Band(lower=float32[5,2,3]")
     for same in (part, part[1:], jax.tree.map(jnp.asarray, part), part.clip(0, 1)):
         assert not isinstance(same, HasEnds)
@@ -294,28 +288,18 @@ def test_sets_are_data():
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_it_works_as_any_score(fraction, tmp_path):
-    """Groups, weights, masks, delta, files, predictors, streams, risks."""
+def test_it_works_as_any_score(fraction):
+    """Groups, delta, predictors, streams, risks; methods of it are in the table."""
     score, (preds, y) = Band(fraction), fields(60)
     s, groups = np.asarray(scores_of(score, preds, y)), np.arange(60) % 2
     own = lambda v, a: float(jaxcp.conformal_quantile(v, a))  # noqa: E731
-    cp = jaxcp.calibrate(score, preds, y, mask=groups == 0)
-    assert cp.quantile(0.2) == own(s[::2], 0.2)
     by_group = jaxcp.calibrate_groups(score, preds, y, groups, num_groups=2)
     found = by_group(preds, 0.2, groups=groups).contains(y)
     limits = np.array([own(s[i::2], 0.2) for i in (0, 1)])
     assert_array_equal(found, s <= limits[groups])
-    weights = np.linspace(0.1, 1, 60).astype("f")
-    weighted = jaxcp.calibrate(score, preds, y, weights=weights)
-    q = jaxcp.weighted_conformal_quantile(s, weights, 0.2, test_weight=1.0)
-    assert_array_equal(weighted(preds, 0.2).contains(y), s <= q)
     pac = jaxcp.calibrate(score, preds, y)
     q = np.sort(s)[jaxcp.conformal_rank(60, 0.2, delta=0.1) - 1]
     assert_array_equal(pac(preds, 0.2, delta=0.1).contains(y), s <= q)
-    jaxcp.save(tmp_path / "band.npz", pac)
-    again = jaxcp.load(tmp_path / "band.npz")
-    assert again.score.fraction == fraction
-    assert_array_equal(again(preds, 0.2).upper, pac(preds, 0.2).upper)
     predict = lambda _, x: (x, jnp.ones_like(x))  # noqa: E731
     split = jaxcp.split_conformal(predict, None, score, preds[0], y)
     assert_array_equal(split.scores, scores_of(score, (preds[0], 0 * y + 1), y))

@@ -146,19 +146,6 @@ def test_other_types(norm, dtype):
         assert jnp.all(inside(sets_of(score, mu, q), y))
 
 
-@norms
-def test_jit_is_eager_and_vmap_is_a_loop(norm):
-    mu, y = rows(2, 4)
-    q = jnp.array([0.5, 1.0, 2.0, -1.0])
-    sets = jax.jit(jax.vmap(scores.Distance(norm).invert))(mu, q)
-    alone = [scores.Distance(norm).invert(m, v) for m, v in zip(mu, q, strict=True)]
-    assert_array_equal(sets.size(), [s.size() for s in alone])
-    assert_array_equal(
-        sets.contains(y), [s.contains(v) for s, v in zip(alone, y, strict=True)]
-    )
-    assert_array_equal(jax.jit(lambda s: s.size())(sets), sets.size())
-
-
 def test_largest_errors_have_ends():
     """Sets of "+" methods are boxes; those of other norms vote."""
     x = jax.random.normal(KEY, (40, 2))

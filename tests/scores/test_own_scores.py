@@ -6,36 +6,11 @@ import numpy as np
 import optax
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from own import SAPS
 
 import jaxcp
-from jaxcp import learners, metrics, online, risk, scores, sets, training
-
-# Scores
-
-
-@jaxcp.pytree
-class SAPS(scores.Labelwise):
-    """Huang et al. 2024: of the probabilities only the largest counts."""
-
-    penalty: float
-    takes = scores.inputs.probabilities(randomized=True)
-
-    def labels(self, pred):
-        (p, u), highest = pred, jnp.max(pred[0])
-        rank = 1 + jnp.argsort(jnp.argsort(-p))
-        further = highest + (rank - 2 + u) * self.penalty
-        return jnp.where(rank == 1, u * highest, further)
-
-
-def saps(p, u, penalty):
-    """The same in a loop over rows and labels."""
-    out = np.zeros(p.shape)
-    for i, row in enumerate(p):
-        for rank, label in enumerate(np.argsort(-row, kind="stable"), start=1):
-            further = row.max() + (rank - 2 + u[i]) * penalty
-            out[i, label] = u[i] * row.max() if rank == 1 else further
-    return out
-
+from helpers import labels_of
+from jaxcp import learners, online, risk, scores, sets, training
 
 N, M, K, PENALTY = 99, 400, 6, 0.2
 
@@ -51,53 +26,31 @@ OLD, NEW = label_rows(0, N), label_rows(1, M)
 SCORE = SAPS(PENALTY)
 
 
+def saps(p, u, penalty):
+    """The same in a loop over rows and labels."""
+    out = np.zeros(p.shape)
+    for i, row in enumerate(p):
+        for rank, label in enumerate(np.argsort(-row, kind="stable"), start=1):
+            further = row.max() + (rank - 2 + u[i]) * penalty
+            out[i, label] = u[i] * row.max() if rank == 1 else further
+    return out
+
+
 def test_a_score_of_labels_is_that_of_a_loop():
-    (p, u), y = OLD
-    cp = jaxcp.calibrate(SCORE, *OLD)
-    table = saps(p, u, PENALTY)
-    assert_allclose(jax.vmap(SCORE.labels)((p, u)), table, rtol=1e-5)
-    assert_allclose(cp.scores, table[np.arange(N), y], rtol=1e-5)
-    q = np.sort(table[np.arange(N), y])[89]  # of rank 90 = (99 + 1) (1 - 0.1)
-    assert_allclose(cp.quantile(0.1), q, rtol=1e-5)
-    sets = cp(NEW[0], 0.1)
-    table = saps(*NEW[0], PENALTY)
-    clear = abs(table - q) > 1e-5
-    assert_array_equal(np.asarray(sets.mask)[clear], (table <= q)[clear])
-    assert np.all(np.asarray(SCORE(jax.tree.map(lambda v: v[0], OLD[0]), K)) == np.inf)
-
-
-def test_a_score_of_labels_covers_and_has_its_metrics():
-    cp = jaxcp.calibrate(SCORE, *OLD)
-    sets, y = cp(NEW[0], 0.1), NEW[1]
-    covered = np.asarray(sets.mask)[np.arange(M), y]
-    assert metrics.coverage(sets, y) == np.mean(covered, dtype=np.float32)
-    assert abs(covered.mean() - 0.9) < 4 * np.sqrt(0.09 * (1 / N + 1 / M))
-    sizes = np.asarray(sets.mask).sum(axis=1)
-    assert_allclose(metrics.mean_size(sets), sizes.mean(), rtol=1e-6)
-    assert metrics.summary(sets, y, 0.1)["coverage"] == metrics.coverage(sets, y)
-
-
-def test_a_score_of_labels_passes_its_check():
-    scores.check(SCORE, *OLD)
-
-
-def test_a_score_of_labels_has_p_values_of_its_sets():
-    cp = jaxcp.calibrate(SCORE, *OLD)
-    p = cp.p_values(*NEW)
-    inside = np.asarray(cp(NEW[0], 0.1).mask)[np.arange(M), NEW[1]]
-    assert_array_equal(np.asarray(p) > np.float32(0.1), inside)
-
-
-def test_a_score_of_labels_has_thresholds_for_classes():
-    y = OLD[1]
-    cp = jaxcp.calibrate_groups(SCORE, *OLD, groups=y, num_groups=K)
-    assert cp.quantile(0.4).shape == (K,)
-    table = saps(*NEW[0], PENALTY)
-    q = np.asarray(cp.quantile(0.4))[None]
-    clear = ~(abs(table - q) <= 1e-5)
-    mask = np.asarray(cp(NEW[0], 0.4).mask)
-    assert_array_equal(mask[clear], (table <= q)[clear])
-    assert jaxcp.calibrate(SCORE, *OLD)(NEW[0], 0.1).mask.shape == (M, K)
+    """With a threshold, or one for each class; else a row of the laws (`own.OWN`)."""
+    own, new = saps(*OLD[0], PENALTY), saps(*NEW[0], PENALTY)
+    assert_allclose(labels_of(SCORE, OLD[0]), own, rtol=1e-5)
+    mine, groups = own[np.arange(N), OLD[1]], {"groups": OLD[1], "num_groups": K}
+    by_class = jaxcp.calibrate_groups(SCORE, *OLD, **groups)
+    each = [jaxcp.conformal_quantile(mine[OLD[1] == c], 0.4) for c in range(K)]
+    for cp, q in (
+        (jaxcp.calibrate(SCORE, *OLD), jaxcp.conformal_quantile(mine, 0.4)),
+        (by_class, np.array(each)),
+    ):
+        assert_allclose(cp.quantile(0.4), q, rtol=1e-5)
+        clear = ~(abs(new - q) <= 1e-5)
+        mask = np.asarray(cp(NEW[0], 0.4).mask)
+        assert_array_equal(mask[clear], (new <= q)[clear])
 
 
 def test_a_score_of_labels_joins_cross_conformal_prediction(key):
@@ -117,16 +70,6 @@ def test_a_score_of_labels_joins_cross_conformal_prediction(key):
     mask = np.asarray(cp(NEW[0], 0.1).mask)
     assert mask.shape == (M, K)
     assert mask[np.arange(M), NEW[1]].mean() > 0.75  # 1 - 2 alpha, less slack
-
-
-def test_a_score_of_labels_is_jitted_and_batched():
-    cp = jaxcp.calibrate(SCORE, *OLD)
-    known = cp(NEW[0], 0.1).mask
-    assert_array_equal(jax.jit(cp)(NEW[0], 0.1).mask, known)
-    levels = jnp.array([0.1, 0.3])
-    assert_array_equal(jax.vmap(lambda a: cp(NEW[0], a).mask)(levels)[0], known)
-    each = jax.vmap(lambda v: jaxcp.calibrate(SAPS(v), *OLD).quantile(0.1))
-    assert_allclose(each(jnp.array([0.1, PENALTY]))[1], cp.quantile(0.1), rtol=1e-6)
 
 
 def test_a_score_of_labels_can_be_trained_with():

@@ -210,13 +210,6 @@ def test_only_bases_of_labels_have_labels():
     assert cp((p[None], tau[None]), 0.5).labels(["a", "b", "c"]) == [["a", "b"]]
 
 
-def test_files_hold_them(tmp_path):
-    (preds, y), (new, _) = vectors("mu", "tau")
-    cp = jaxcp.calibrate(Rectified(Absolute(), "ratio"), preds, y)
-    jaxcp.save(tmp_path / "cp", cp)
-    assert_array_equal(jaxcp.load(tmp_path / "cp")(new, 0.1).upper, cp(new, 0.1).upper)
-
-
 def heteroscedastic(key, n):
     key_x, key_y = jax.random.split(key)
     x = jax.random.uniform(key_x, (n, 1), maxval=2.0)

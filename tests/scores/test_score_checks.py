@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from own import CASES, OWN
 
 import jaxcp
-from helpers import CASES, ONE_OF_EACH
+from helpers import ONE_OF_EACH
 from jaxcp import _tree, scores
 from jaxcp.scores import Custom
 from jaxcp.sets import Box, Interval, LabelSet
@@ -20,6 +21,9 @@ Y = PREDS + jnp.asarray(RNG.normal(size=N), float)
 PAIRS = PREDS - 0.3, PREDS + 0.4
 P = jax.nn.softmax(jnp.asarray(RNG.normal(size=(N, 4)), float))
 LABELS = jnp.asarray(RNG.integers(0, 4, N))
+
+
+QUICK = {*ONE_OF_EACH, *OWN}
 
 
 def usable(case):
@@ -34,7 +38,7 @@ def usable(case):
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.slow)
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
         for name in CASES
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
+from helpers import same
 from jaxcp import learners, metrics, plotting, scores
 from jaxcp.sets import Box, Interval, Intervals, LevelSet
 
@@ -145,12 +146,7 @@ def test_targets_with_an_axis_of_their_own():
     found = sets.interval(preds)
     assert_allclose(found.upper, 1 + np.sqrt(np.arange(1, 5)), rtol=1e-6)
     bracket = Box(jnp.full(1, -9.0), jnp.full(1, 9.0))
-    assert_same(sets.intervals(bracket).hull(), found)
-
-
-def assert_same(a, b):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        assert_array_equal(x, y)
+    same(sets.intervals(bracket).hull(), found)
 
 
 def test_jit_is_eager_and_vmap_is_a_loop():
@@ -159,12 +155,12 @@ def test_jit_is_eager_and_vmap_is_a_loop():
     together = jax.jit(jax.vmap(FOUND.invert))(preds, q)
     assert_array_equal(jnp.stack(together.ends(), axis=1), np.array(eager))
     plain = level_sets(scores.Custom(relative), preds, q)
-    assert_same(plain.interval(preds), together)
+    same(plain.interval(preds), together)
     assert plain.interval(0.0).lower.shape == (5,)
     bracket = Interval(-20.0, 20.0)
     union = plain.intervals(bracket)
-    assert_same(jax.jit(lambda s: s.intervals(bracket))(plain), union)
-    assert_same(union.hull(), together)
+    same(jax.jit(lambda s: s.intervals(bracket))(plain), union)
+    same(union.hull(), together)
 
 
 @pytest.mark.parametrize("level", [0.7, 2.0])

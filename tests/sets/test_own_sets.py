@@ -5,48 +5,14 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
+from kinds import Around, Between
 from numpy.testing import assert_allclose, assert_array_equal
+from own import OnRing, Ring
 
 import jaxcp
 from jaxcp import learners, metrics, plotting, scores, training
 
 KEY = jax.random.key(0)
-
-
-# Sets
-
-
-@jaxcp.pytree
-class Ring:
-    """All y in the plane whose distance from the center lies between two radii."""
-
-    center: jax.Array
-    inner: jax.Array
-    outer: jax.Array
-
-    def contains(self, y):
-        distance = jnp.linalg.norm(y - self.center, axis=-1)
-        return (self.inner <= distance) & (distance <= self.outer)
-
-    def size(self):
-        inner = jnp.maximum(self.inner, 0)
-        return jnp.pi * jnp.maximum(jnp.maximum(self.outer, 0) ** 2 - inner**2, 0)
-
-    def log_size(self):
-        return jnp.log(self.size())
-
-
-@jaxcp.pytree
-class OnRing:
-    """How far the target is from a circle around the prediction."""
-
-    radius: float
-
-    def __call__(self, pred, y):
-        return jnp.abs(jnp.linalg.norm(y - pred) - self.radius)
-
-    def invert(self, pred, q):
-        return Ring(pred, self.radius - q, self.radius + q)
 
 
 def rings(n=200):
@@ -65,21 +31,6 @@ def ring_sets():
     preds, y = rings()
     cp = jaxcp.calibrate(OnRing(2.0), preds[:100], y[:100])
     return cp, cp(preds[100:], 0.2), y[100:]
-
-
-def test_own_sets_have_members_and_p_values(ring_sets):
-    cp, sets, y = ring_sets
-    q = cp.quantile(0.2)
-    assert_allclose(sets.outer, jnp.full(100, 2 + q), rtol=1e-6)
-    assert abs(metrics.coverage(sets, y) - 0.8) < 0.15
-    p_values = cp.p_values(rings()[0][100:], y)
-    assert_array_equal(np.asarray(p_values) > 0.2, sets.contains(y))
-    cp_jit = jax.jit(lambda cp, preds: cp(preds, 0.2))
-    for found in (
-        cp_jit(cp, rings()[0][100:]),
-        jax.vmap(lambda pred: cp.score.invert(pred, q))(rings()[0][100:]),
-    ):
-        assert_allclose(found.inner, sets.inner, rtol=1e-6)
 
 
 def test_own_sets_have_metrics(ring_sets):
@@ -177,26 +128,6 @@ def test_own_estimates_and_soft_sizes():
 def test_own_intervals_are_intervals():
     """Ends and the shape of a target are enough, whatever the fields are called."""
 
-    @jaxcp.pytree
-    class Around:
-        middle: jax.Array
-        half: jax.Array
-
-        def contains(self, y):
-            return jnp.abs(y - self.middle) <= self.half
-
-        def ends(self):
-            return self.middle - self.half, self.middle + self.half
-
-        def with_ends(self, lower, upper):
-            return Around((lower + upper) / 2, (upper - lower) / 2)
-
-        def target_shape(self):
-            return ()
-
-        def checked(self, num_sets):
-            return self
-
     around = scores.Custom(lambda p, y: jnp.abs(y - p), Around)
     x = jax.random.normal(KEY, (120, 2))
     y = x[:, 0] + jax.random.normal(jax.random.key(1), (120,))
@@ -214,48 +145,22 @@ def test_own_intervals_are_intervals():
         assert_allclose(metric(sets, y[:4], 0.2), metric(interval, y[:4], 0.2))
 
 
-@jaxcp.pytree
-class Between(jaxcp.sets.Batch):
-    """A set of one's own as data: six lines."""
-
-    center: jax.Array
-    radii: jax.Array
-
-    def contains(self, y):
-        distance = jnp.linalg.norm(y - self.center, axis=-1)
-        return (self.radii[..., 0] <= distance) & (distance <= self.radii[..., 1])
-
-    def size(self):
-        return jnp.pi * (self.radii[..., 1] ** 2 - self.radii[..., 0] ** 2)
-
-
-BETWEEN = Between(
-    jnp.arange(6.0).reshape(3, 2), jnp.array([[0.0, 1.0], [1.0, 2.0], [0.5, 3.0]])
-)
-
-
 def test_own_sets_are_data():
-    assert len(BETWEEN) == 3 and len(BETWEEN[1:]) == 2
-    for found in (BETWEEN[[0, 2]], BETWEEN[np.array([True, False, True])]):
-        assert_array_equal(found.radii, BETWEEN.radii[np.array([0, 2])])
-    assert [one.size().item() for one in BETWEEN] == BETWEEN.size().tolist()
-    assert BETWEEN[0].center in BETWEEN[0] and BETWEEN[1].center not in BETWEEN[1]
-    for one in (len, iter, lambda s: s[0]):
-        with pytest.raises(TypeError, match="with a leading axis, got one Between"):
-            one(BETWEEN[0])
+    """As arrays and frames; otherwise a row of `kinds.batches`."""
+    radii = jnp.array([[0.0, 1.0], [1.0, 2.0], [0.5, 3.0]])
+    sets = Between(jnp.arange(6.0).reshape(3, 2), radii)
     numbers = [[0, 1, 0, 1], [2, 3, 1, 2], [4, 5, 0.5, 3]]
-    assert_array_equal(BETWEEN.to_numpy(), numbers)
-    assert_array_equal(np.asarray(BETWEEN[1]), numbers[1])
-    frame = BETWEEN.to_pandas(index=list("abc"))
+    assert_array_equal(sets.to_numpy(), numbers)
+    assert_array_equal(np.asarray(sets[1]), numbers[1])
+    frame = sets.to_pandas(index=list("abc"))
     assert list(frame) == ["center_0", "center_1", "radii_0", "radii_1"]
     assert_array_equal(frame, numbers)
-    assert list(BETWEEN.to_pandas(columns=list("xyab"))) == list("xyab")
-    twice = jax.tree.map(lambda v: jnp.stack([v, v]), BETWEEN)
-    assert len(twice) == 2 and len(twice[0]) == 3
+    assert list(sets.to_pandas(columns=list("xyab"))) == list("xyab")
+    twice = jax.tree.map(lambda v: jnp.stack([v, v]), sets)
     with pytest.raises(ValueError, match=r"Between of shape \(2,\), got \(2, 3\)"):
         twice.to_pandas()
     with pytest.raises(TypeError, match="got sets of kind Between"):
-        np.exp(BETWEEN)
+        np.exp(sets)
 
 
 def test_own_sets_of_a_predictor_are_data():

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from test_sets import batches
 
 import jaxcp
+from helpers import same
 from jaxcp import metrics, scores
 from jaxcp.sets import Balls, BoundingBox, Box, Interval, LabelSet
 from rows import X2, X, refuses
@@ -27,48 +27,6 @@ INTERVALS, BOXES, LABELS, BALLS = jax.tree.map(
     ),
 )
 OUTER = BoundingBox(BOXES.lower, BOXES.upper)
-
-
-def same(one, other):
-    assert type(one) is type(other)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert a.dtype == b.dtype
-        assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("name", batches())
-def test_a_batch_is_a_sequence_of_its_sets(name):
-    sets, y = batches()[name]
-    rows = [jax.tree.map(lambda v: v[i], sets) for i in range(5)]  # noqa: B023
-    assert len(sets) == 5
-    for found, one in zip(sets, rows, strict=True):
-        same(found, one)
-    for i in (0, 4, -1, -5, np.int64(3), jnp.array(2), np.array(2)):
-        same(sets[i], rows[int(i)])
-    some = jax.tree.map(lambda v: v[np.array([0, 3])], sets)
-    flags = np.array([True, False, False, True, False])
-    for index in ([0, 3], np.array([0, 3]), jnp.array([0, -2]), slice(None, 4, 3)):
-        same(sets[index], some)
-    known = pd.Series(flags, dtype="boolean")  # that could have missing ones
-    for index in (flags, jnp.asarray(flags), flags.tolist(), pd.Series(flags), known):
-        same(sets[index], some)
-    for nothing in (sets[5:], sets[[]], sets[flags & ~flags]):
-        assert len(nothing) == 0 and list(nothing) == [] and nothing
-    inside = [bool(one.contains(v)) for one, v in zip(sets, y, strict=True)]
-    assert_array_equal(sets.contains(y), inside)
-    assert [v in one for one, v in zip(sets, y, strict=True)] == inside
-
-
-@pytest.mark.parametrize("name", batches())
-def test_one_set_has_no_rows(name):
-    sets, y = batches()[name]
-    one = sets[0]
-    for what in (len, iter, list, lambda s: s[0], lambda s: s[:1]):
-        with pytest.raises(TypeError, match="with a leading axis, got one "):
-            what(one)
-    assert one and sets  # no flag
-    with pytest.raises((TypeError, ValueError)):
-        _ = y[0] in sets
 
 
 WRONG = [3, -4, [0, 3], "lower", (0, 1), None, True, [True, False], 0.5, [[0], [1]]]

@@ -281,12 +281,6 @@ def test_votes_of_components_are_intersected():
     assert_array_equal(whole.to_numpy(), [[[-INF, INF]]] * 2)
 
 
-def test_saved_sets_come_back(tmp_path):
-    jaxcp.save(tmp_path / "sets.npz", SETS)
-    again = jaxcp.load(tmp_path / "sets.npz")
-    assert_array_equal(again.to_numpy(), SETS.to_numpy())
-
-
 @pytest.mark.parametrize("kind", [None, "band", "bars"])
 def test_pictures_show_gaps(kind):
     ax = plotting.plot_intervals(jnp.arange(5.0), SETS, Y, kind=kind)
