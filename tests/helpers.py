@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
+import jaxcp
 from jaxcp import scores
 from jaxcp.certificates import promises
 from jaxcp.sets import Interval
@@ -486,6 +487,53 @@ def cases(name):
 def fits_first(preds):
     """Returns predictions with leading axes (b, n) in place of (n, b)."""
     return jax.tree.map(lambda v: np.swapaxes(np.asarray(v), 0, 1), preds)
+
+
+def same(found, expected, rtol=0.0, like=True):
+    """Checks that trees are the same: numbers, to the last bit unless `rtol` is given.
+
+    Structure and types too, where `like`. A number may differ by rtol (1 + |number|).
+    """
+    assert not like or jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.shape(a) == np.shape(b)
+        assert not like or jnp.result_type(a) == jnp.result_type(b)
+        if rtol and jnp.issubdtype(jnp.result_type(a), jnp.inexact):
+            assert_allclose(a, b, rtol=rtol, atol=rtol)
+        else:
+            assert_array_equal(a, b)
+
+
+def cut(rows, which):
+    """Returns some of the rows of a tree."""
+    return jax.tree.map(lambda v: v[which], rows)
+
+
+def stacked(*trees):
+    """Returns trees as one, with an axis in front."""
+    return jax.tree.map(lambda *v: np.stack(v), *trees)
+
+
+def composes(run, *each, rtol=0.0):
+    """Checks that jit is eager and vmap is a loop, for each of several arguments."""
+    expected = [run(*args) for args in each]
+    same(jax.jit(run)(*each[0]), expected[0], rtol)
+    together = jax.jit(jax.vmap(run))(*stacked(*each))
+    for i, alone in enumerate(expected):
+        same(cut(together, i), alone, rtol, like=False)
+
+
+def loaded(value, folder, **functions):
+    """Returns what a file gives back of a value."""
+    jaxcp.save(folder / "value", value)
+    return jaxcp.load(folder / "value", **functions)
+
+
+def regression(n, p=2, seed=0, dtype="f"):
+    """Returns inputs (n, p) and targets (n,): the sum of the inputs, and noise."""
+    rng = np.random.default_rng(seed)
+    x, noise = rng.normal(size=(n, p)), rng.normal(size=n)
+    return x.astype(dtype), (x.sum(axis=1) + noise).astype(dtype)
 
 
 def assert_intervals(sets, lower, upper, **tolerance):
