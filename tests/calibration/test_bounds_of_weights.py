@@ -140,7 +140,7 @@ def test_a_box_of_width_0_is_its_weights(made):
 
 
 def test_ways_of_a_calibration():
-    """Masks, groups, rows that come later, files and names keep the bounds."""
+    """Masks, groups and rows that come later keep the bounds."""
     mask = GROUPS == 0
     kept = (LOW[mask], HIGH[mask])
     alone = jaxcp.calibrate(ABSOLUTE, np.zeros(N // 2), Y[mask], weights=kept)
@@ -166,12 +166,6 @@ def test_ways_of_a_calibration():
     assert_array_equal(longer.latest(12).weights, halves[1].weights)
     file = calibrated().effective_size(), calibrated(HIGH).effective_size()
     assert_array_equal(*file)
-
-
-def test_files_keep_bounds(tmp_path):
-    jaxcp.save(tmp_path / "cp.npz", calibrated())
-    loaded = jaxcp.load(tmp_path / "cp.npz")
-    jax.tree.map(assert_array_equal, loaded, calibrated())
 
 
 def test_fixed_weights_and_one_threshold():

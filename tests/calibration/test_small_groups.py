@@ -186,7 +186,7 @@ def test_classes_of_few_rows_share():
 NAMES = np.array(["ash", "bee", "cat", "dew", "elm", "fox"])
 
 
-def test_names_say_what_is_shared(tmp_path):
+def test_names_say_what_is_shared():
     y = VALUES[:, 0]
     given = {"group_names": NAMES, "min_size": 4}
     cp = jaxcp.calibrate_groups(ABSOLUTE, 0 * y, y, NAMES[WHICH], **given)
@@ -197,10 +197,6 @@ def test_names_say_what_is_shared(tmp_path):
     assert set(named) == {"ash", "cat", "elm", few}
     unseen = cp(np.zeros(1), ALPHA, groups=["dew"])  # no rows: it shares
     assert unseen.upper.tolist() == [named[few]]
-    jaxcp.save(tmp_path / "cp", cp)
-    again = jaxcp.load(tmp_path / "cp")
-    assert again.threshold_names == cp.threshold_names
-    assert_array_equal(again.quantile(ALPHA), cp.quantile(ALPHA))
     assert "of at least 4 rows, and in the others together" in cp.at(ALPHA).promise
     alone = jaxcp.calibrate_groups(ABSOLUTE, 0 * y, y, NAMES[WHICH])
     assert alone.threshold_names == alone.group_names
