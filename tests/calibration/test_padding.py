@@ -13,6 +13,7 @@ from jaxcp.sets import Box, Interval, LabelSet
 
 SIZES = 1, 2, 5, 17, 100, 129  # and 3, which is not slow
 ABSOLUTE = scores.Absolute()
+FEW = "absolute", "asymmetric-cqr", "raps-randomized", "multilabel", "cp2pcp"
 OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
 
 
@@ -32,7 +33,13 @@ def check_calibration(name, n):
     same(found, exact, rtol=3e-7 if name == "density" else 0.0)
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in FEW))
+        for name in ONE_OF_EACH
+    ],
+)
 def test_scores_thresholds_sets_and_p_values(name):
     check_calibration(name, 3)
 

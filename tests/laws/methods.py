@@ -585,7 +585,6 @@ NO_LEVEL = {"levels": "it has p-values alone"}
 LARGEST = {"NaN": "a NaN score is larger than all"}
 FLAT = {"gradients": "counts have no slopes"}
 ELSEWHERE = dict.fromkeys(("jit", "traces", "half precision"), "in test_transforms")
-ELSEWHERE |= {"filling up": "every score is filled up in test_padding"}
 SIZES_COUNT = {"repeated": "groups are small by their rows, not by weights"}
 LOSSES = {"half precision": "losses are numbers in single precision at least"}
 LOSSES |= {"large levels": "a level of losses may be large"}

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 import jaxcp
 import methods
-from helpers import cut, loaded, same
+from helpers import cut, loaded, same, stacked
 from jaxcp.sets import LabelSet
 from methods import ABSOLUTE, ALPHA, METHODS, WITH_LEVELS, M, N, context, of
 
@@ -23,14 +23,15 @@ def law(name):
 
 @law("jit")
 def test_jit_is_eager_and_vmap_is_a_loop(name):
+    """Those of N rows have a program of their own, and others are filled up."""
     method = METHODS[name]
     each = [method.data(seed=seed) for seed in range(2)]
     expected = [method.run(*data) for data in each]
-    same(jax.jit(method.run)(*each[0]), expected[0], method.rtol)
-    together = jax.tree.map(lambda *v: np.stack(v), *each)
-    mapped = jax.jit(jax.vmap(method.run))(*together)
+    mapped = jax.jit(jax.vmap(method.run))(*stacked(*each))
     for i in range(2):
         same(cut(mapped, i), expected[i], method.rtol, like=False)
+    data = method.data(N + 3)
+    same(jax.jit(method.run)(*data), method.run(*data), method.rtol)
 
 
 @law("traces")
@@ -229,15 +230,6 @@ def test_what_is_saved_answers_as_before(name, tmp_path):
     value = method.make(rows)
     again = loaded(value, tmp_path, **method.functions)
     same(method.ask(again, test, ALPHA), method.ask(value, test, ALPHA))
-
-
-@law("filling up")
-def test_other_numbers_of_rows_give_the_same(name):
-    """Those of N rows have a program of their own, and others are filled up."""
-    method = METHODS[name]
-    method.run(*method.data())
-    data = method.data(N + 3)
-    same(method.run(*data), jax.jit(method.run)(*data), method.rtol)
 
 
 def unknown(v):
