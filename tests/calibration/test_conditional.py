@@ -173,18 +173,11 @@ def test_the_slope_is_linear_in_the_scores_of_the_basis():
 
 def test_wrong_calls():
     ones = np.ones((9, 1))
-    for features, words in (
-        (np.ones(9), r"features of shape \(n, p\), got \(9,\)"),
-        (np.ones((8, 1)), "9 rows"),
-        (np.full((9, 1), np.nan), "finite features"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            calibrated(np.arange(9.0), features)
+    with pytest.raises(ValueError, match=r"features of shape \(n, p\), got \(9,\)"):
+        calibrated(np.arange(9.0), np.ones(9))
     cp, preds = calibrated(np.arange(9.0), ones), np.zeros(9, FLOAT)
     with pytest.raises(ValueError, match="features with rows of shape"):
         cp(preds, 0.1, features=np.ones((9, 2)))
-    with pytest.raises(ValueError, match="features without NaN"):
-        cp(preds, 0.1, features=np.nan * ones)
     with pytest.raises(ValueError, match="nested = False"):
         cp.p_values(preds, preds, features=ones)
     with pytest.raises(ValueError, match="delta=None"):

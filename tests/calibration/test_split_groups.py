@@ -166,7 +166,6 @@ REFUSED = {
         lambda: split(OF_ROW),
         "num_groups with groups 0, ..., num_groups - 1",
     ),
-    "lengths": (lambda: split(WORDS), "groups with 40 rows like preds, got 3"),
     "lengths of a fit": (lambda: fit(WORDS), "groups with 40 rows like y, got 3"),
     "a group beyond": (lambda: fit(OF_ROW, num_groups=2), "groups in 0, ..., 1, got 2"),
     "missing categories": (lambda: split(MISSING), "groups without missing ones"),
