@@ -281,22 +281,24 @@ def test_rows_off_the_mask_are_not_there(p):
         same(masked(x_new, 0.2), alone(x_new, 0.2), rtol=1e-4)
 
 
+@jax.jit
+def ends_of_kernel(penalty, lengthscale, x, y):
+    rbf = learners.KernelRidge(penalty, lengthscale)
+    cp = jaxcp.full_conformal(KEY, rbf, ABSOLUTE, x[:40], y[:40])
+    return cp(x[40:], 0.1).ends()
+
+
 @pytest.mark.parametrize("lengthscale", [0.05, 0.2, 2.0])
 def test_kernel_sets_of_small_penalties_are_those_of_double_precision(lengthscale):
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, (50, 1)).astype(np.float32)
     y = (np.sin(6 * x[:, 0]) + 0.1 * rng.normal(size=50)).astype(np.float32)
-
-    @jax.jit
-    def ends(penalty, x, y):
-        rbf = learners.KernelRidge(penalty, lengthscale)
-        sets = jaxcp.full_conformal(KEY, rbf, ABSOLUTE, x[:40], y[:40])(x[40:], 0.1)
-        return sets.lower, sets.upper
-
     for penalty in (1e-3, 1e-4, 1e-5):
-        lower, upper = map(np.asarray, ends(penalty, x, y))
+        of = penalty, lengthscale
+        lower, upper = map(np.asarray, ends_of_kernel(*of, x, y))
         with jax.enable_x64(True):
-            expected = [*map(np.asarray, ends(penalty, np.float64(x), np.float64(y)))]
+            double = ends_of_kernel(*of, np.float64(x), np.float64(y))
+            expected = [*map(np.asarray, double)]
         slack = 0.1 * (expected[1] - expected[0])
         np.testing.assert_array_less(abs(lower - expected[0]), slack)
         np.testing.assert_array_less(abs(upper - expected[1]), slack)

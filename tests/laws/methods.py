@@ -788,7 +788,7 @@ METHODS = {
             **context(test),
         ),
         NUMBERS,
-        NO_LEVEL,
+        NO_LEVEL | {"NaN": "what is NaN is never selected"},
     ),
 }
 
