@@ -63,8 +63,11 @@ def rows(n, start=0):
     return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), weights
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("which", ["weights", "mask", "both"])
+@pytest.mark.parametrize(
+    "n, which",
+    [(n, "both") for n in (0, 1, 5)]
+    + [(5, "weights"), (5, "mask"), pytest.param(17, "both", marks=pytest.mark.slow)],
+)
 def test_weights_and_masks(which, n):
     preds, y, weights = rows(n)
     given = {"weights": weights, "mask": weights > 0.5}
