@@ -498,6 +498,8 @@ def same(found, expected, rtol=0.0, like=True):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert np.shape(a) == np.shape(b)
         assert not like or jnp.result_type(a) == jnp.result_type(b)
+        if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
         if rtol and jnp.issubdtype(jnp.result_type(a), jnp.inexact):
             assert_allclose(a, b, rtol=rtol, atol=rtol)
         else:

@@ -283,7 +283,6 @@ def test_the_cure():
             ),
             "expected batches without clusters; calibrate",
         ),
-        (lambda: calibrated(Y, IDS[1:]), "clusters with 8 rows like preds, got 7"),
         (lambda: calibrated(Y, IDS, weights=Y / 9), "clusters or weights, got both"),
         (lambda: controlled(Y, IDS, weights=Y / 9), "clusters or weights, got both"),
         (

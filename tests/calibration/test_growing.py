@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
-from helpers import CASES
+from helpers import CASES, cut, same
 from jaxcp import scores
 from rows import refuses
 
@@ -24,17 +24,6 @@ COLUMNS = {
     "mask": {"mask": rng.uniform(size=N) < 0.7},
     "both": {"weights": rng.uniform(size=N), "mask": rng.uniform(size=N) < 0.7},
 }
-
-
-def cut(rows, which):
-    return jax.tree.map(lambda v: v[which], rows)
-
-
-def same(found, expected):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert np.asarray(a).dtype == np.asarray(b).dtype
-        assert_array_equal(a, b)
 
 
 def grown(make, rows):

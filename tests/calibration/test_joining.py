@@ -6,10 +6,9 @@ from itertools import pairwise
 import jax
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
-from helpers import CASES
+from helpers import CASES, cut, same
 from jaxcp import risk, scores
 from jaxcp.calibration import joining
 
@@ -30,18 +29,9 @@ COLUMNS = {
 }
 
 
-def cut(rows, ends):
-    """Gives the rows in batches, by name."""
-    edges = [0, *ends, N]
-    for start, stop in pairwise(edges):
-        yield {k: jax.tree.map(lambda v: v[start:stop], r) for k, r in rows.items()}  # noqa: B023
-
-
-def same(found, expected, check=assert_array_equal):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert np.asarray(a).dtype == np.asarray(b).dtype
-        check(a, b)
+def batches(rows, ends):
+    for start, stop in pairwise([0, *ends, N]):
+        yield cut(rows, slice(start, stop))
 
 
 @pytest.mark.parametrize("cuts", CUTS)
@@ -52,11 +42,11 @@ def test_batches_are_the_whole(name, columns, cuts):
     preds, y = case.batch(N)
     rows = {"preds": preds, "y": y, **COLUMNS[columns]}
     whole = jaxcp.calibrate(case.score, **rows)
-    same(jaxcp.calibrate(case.score, batches=cut(rows, CUTS[cuts])), whole)
+    same(jaxcp.calibrate(case.score, batches=batches(rows, CUTS[cuts])), whole)
     groups = {"groups": np.arange(N) % 4 % 3}
     options = {"num_groups": 4}
     whole = jaxcp.calibrate_groups(case.score, **rows, **groups, **options)
-    parts = cut(rows | groups, CUTS[cuts])
+    parts = batches(rows | groups, CUTS[cuts])
     same(jaxcp.calibrate_groups(case.score, batches=parts, **options), whole)
 
 
@@ -65,9 +55,8 @@ def test_scores_that_programs_round_differ_in_the_last_digits(name):
     case = CASES[name]
     preds, y = case.batch(N)
     rows = {"preds": preds, "y": y}
-    found = jaxcp.calibrate(case.score, batches=cut(rows, [7, 40]))
-    close = lambda a, b: assert_allclose(a, b, rtol=2e-5)  # noqa: E731
-    same(found, jaxcp.calibrate(case.score, preds, y), close)
+    found = jaxcp.calibrate(case.score, batches=batches(rows, [7, 40]))
+    same(found, jaxcp.calibrate(case.score, preds, y), rtol=2e-5)
 
 
 def test_names_and_workers(tmp_path):
@@ -75,11 +64,11 @@ def test_names_and_workers(tmp_path):
     rows = {"preds": preds, "y": WORDS[y], "groups": WORDS[np.arange(N) % 3]}
     options = {"classes": WORDS, "group_names": WORDS}
     whole = jaxcp.calibrate_groups(scores.LAC(), **rows, **options)
-    found = jaxcp.calibrate_groups(scores.LAC(), batches=cut(rows, [9]), **options)
+    found = jaxcp.calibrate_groups(scores.LAC(), batches=batches(rows, [9]), **options)
     same(found, whole)
     parts = [
         jaxcp.calibrate_groups(scores.LAC(), **part, **options)
-        for part in cut(rows, [9, 31])
+        for part in batches(rows, [9, 31])
     ]
     files = [tmp_path / f"{i}.npz" for i in range(len(parts))]
     for file, part in zip(files, parts, strict=True):

@@ -180,17 +180,6 @@ def test_parameters_of_the_law_are_leaves():
     )
 
 
-def test_jit_is_eager_and_vmap_is_a_loop():
-    preds, _ = heteroscedastic(KEY, 5)
-    q = jnp.array([0.1, 0.5, 0.9, 1.0, -1.0])
-    together = jax.jit(jax.vmap(KNOWN.invert))(preds, q)
-    pairs = zip(*preds, q, strict=True)
-    alone = [KNOWN.invert((m, s), v).ends() for m, s, v in pairs]
-    assert_allclose(jnp.stack(together.ends(), axis=1), alone, rtol=1e-5)
-    cp = jaxcp.calibrate(KNOWN, *heteroscedastic(KEY, 50))
-    assert_allclose(jax.jit(cp)(preds, 0.2).upper, cp(preds, 0.2).upper, rtol=1e-5)
-
-
 def test_predictions_are_those_of_the_base():
     score = scores.CDF(scores.Absolute(), cdf=lambda pred, s: 1 - jnp.exp(-s))
     mu, y = jnp.zeros(9), jnp.arange(1.0, 10.0)

@@ -25,6 +25,11 @@ PLAIN = jaxcp.calibrate(LAC, P, Y)
 SHIFTED = jaxcp.calibrate(LAC, P, Y, weights=W[Y])
 
 
+@jax.jit
+def quantile(cp, alpha, weights):
+    return cp.quantile(alpha, test_weight=weights)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", range(3))
 def test_vectors(case, dtype):
@@ -34,7 +39,6 @@ def test_vectors(case, dtype):
         weights = jnp.asarray(of["weights"], dtype)
         rows = jnp.asarray(of["scores"], dtype), weights[of["y"]]
         cp = jaxcp.Calibration(LAC, *rows)
-        quantile = jax.jit(lambda cp, a, w: cp.quantile(a, test_weight=w))
         for i, alpha in enumerate(of["alphas"].tolist()):
             assert np.all(of["margin"][i] > 1e-6)
             q = quantile(cp, jnp.asarray(alpha), weights)

@@ -103,9 +103,10 @@ def test_sets_are_those_of_p_values_from_the_paper():
         np.testing.assert_array_equal(some <= q, np.array(expected) > alpha)
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(0.05), Gaussian(0.5), Within(0.4)])
-def test_coverage_is_kept_at_every_bandwidth(kernel):
-    n, alpha, trials = 19, 0.2, 4000
+@jax.jit
+def covered(kernel, keys):
+    """Whether a new row is covered by RLCP, by its smoothed sets, and by LCP."""
+    n, alpha = 19, 0.2
 
     def trial(key):
         keys = jax.random.split(key, 4)
@@ -117,32 +118,31 @@ def test_coverage_is_kept_at_every_bandwidth(kernel):
         ways = drawn, drawn | {"u": jax.random.uniform(keys[3])}, {"x": at[0]}
         return jnp.array([new <= cp.quantile(alpha, **given) for given in ways])
 
-    covered = jax.jit(jax.vmap(trial))(jax.random.split(jax.random.key(0), trials))
-    rlcp, smoothed, lcp = np.mean(covered, axis=0)
+    return jax.vmap(trial)(keys)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(0.05), Gaussian(0.5), Within(0.4)])
+def test_coverage_is_kept_at_every_bandwidth(kernel):
+    trials, alpha = 4000, 0.2
+    keys = jax.random.split(jax.random.key(0), trials)
+    rlcp, smoothed, lcp = np.mean(covered(kernel, keys), axis=0)
     error = 4 * np.sqrt(alpha * (1 - alpha) / trials)
     assert min(rlcp, lcp) >= 1 - alpha - error
     assert abs(smoothed - (1 - alpha)) <= error
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_transforms_and_files(drawn, tmp_path):
-    cp = known("gauss")
+def test_bounds_grow_as_scores_do(drawn):
     given = {"x": KNOWN["x"][N:]}
     given |= {"anchors": KNOWN["anchors_gauss"]} if drawn else {}
-    of = lambda cp: cp(jnp.asarray(ZEROS), 0.2, **given).upper  # noqa: E731
-    q = of(cp)
-    np.testing.assert_array_equal(jax.jit(of)(cp), q)
-    two = jax.tree.map(lambda v: jnp.stack([v, v]), cp)
-    np.testing.assert_array_equal(jax.vmap(of)(two), [q, q])
-    jaxcp.save(tmp_path / "cp", cp)
-    np.testing.assert_array_equal(of(jaxcp.load(tmp_path / "cp")), q)
 
     def total(scale):
-        return jnp.sum(of(local(scale * KNOWN["scores"], cp.x, cp.kernel)))
+        cp = local(scale * KNOWN["scores"], KNOWN["x"][:N], KERNELS["gauss"])
+        q = cp(jnp.asarray(ZEROS), 0.2, **given).upper
+        return jnp.sum(q), q
 
-    np.testing.assert_allclose(
-        jax.grad(total)(1.0), np.sum(q[np.isfinite(q)]), rtol=1e-4
-    )
+    slope, q = jax.jit(jax.grad(total, has_aux=True))(1.0)
+    np.testing.assert_allclose(slope, np.sum(q[np.isfinite(q)]), rtol=1e-4)
 
 
 def test_several_components_and_no_test_points():
@@ -192,8 +192,6 @@ class Near:
         (lambda: local(np.ones(3), np.ones(3), 0.3), "kernel with weight"),
         (lambda: local(np.ones(3), np.ones(3), Gaussian), "write Gaussian"),
         (lambda: local(np.ones(3), np.ones(3), Near()), "jaxcp.pytree"),
-        (lambda: local(np.ones(3), [0, np.nan, 1], Within(1.0)), "x without NaN"),
-        (lambda: local(np.ones(3), np.ones(2), Within(1.0)), "x with 3 rows"),
         (lambda: known("ball")(ZEROS, 0.1), "x of each test point"),
         (lambda: known("ball")(ZEROS, 0.1, x=np.ones((20, 3))), "rows of shape"),
         (

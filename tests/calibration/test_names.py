@@ -156,13 +156,6 @@ def test_integers_are_codes_where_names_are_no_numbers():
     assert metrics.coverage(cp(P, 0.2), Y) == metrics.coverage(BASE(P, 0.2), Y)
 
 
-def test_masked_rows_may_have_any_label():
-    y, kept = np.array([*by_name(PETS)[:-1], "?"]), np.arange(N) < N - 1
-    cp = jaxcp.calibrate(scores.LAC(), P, y, mask=kept, classes=PETS)
-    plain = jaxcp.calibrate(scores.LAC(), P[:-1], Y[:-1])
-    assert cp.quantile(0.2) == plain.quantile(0.2)
-
-
 def test_names_survive_what_jax_does_to_sets():
     sets = LabelSet(jnp.eye(3, dtype=bool), PETS)
     same = sets.named(list(PETS))
@@ -323,12 +316,6 @@ def test_groups_have_the_names_that_are_given():
         cp(X, 0.2, groups=years), X**2, years, group_names=cp.group_names
     )
     assert coverage.shape == (3,)
-
-
-def test_groups_in_masked_rows_have_no_say():
-    site, kept = np.array([*SITE[:-1], "?"]), np.arange(N) < N - 1
-    cp = jaxcp.calibrate_groups(scores.Absolute(), X, X**2, site, mask=kept)
-    assert cp.group_names == ("farm", "sea", "zoo")
 
 
 def test_dates_of_one_day_are_one_name():

@@ -7,25 +7,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
-from helpers import CASES, ONE_OF_EACH
+from helpers import CASES, ONE_OF_EACH, same
 from jaxcp import _batching, metrics, scores
 from jaxcp.sets import Box, Interval, LabelSet
 
 SIZES = 1, 2, 5, 17, 100, 129  # and 3, which is not slow
 ABSOLUTE = scores.Absolute()
+FEW = "absolute", "asymmetric-cqr", "raps-randomized", "multilabel", "cp2pcp"
 OTHERS = sorted(set(CASES) - set(ONE_OF_EACH) - {"normalized-bad-sigma"})  # refused
-
-
-def same(found, expected, rtol=0.0):
-    """Checks arrays, their types and their structure."""
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert isinstance(a, jax.Array)
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        if rtol:
-            assert_allclose(a, b, rtol=rtol)
-        else:
-            assert_array_equal(a, b)
 
 
 def of_calibration(score, preds, y, test_preds, test_y, **rows):
@@ -40,10 +29,17 @@ def check_calibration(name, n):
     data = (*case.batch(n), *case.batch(n, start=1000))
     exact = jax.jit(lambda *data: of_calibration(case.score, *data))(*data)
     found = of_calibration(case.score, *data)
+    assert all(isinstance(v, jax.Array) for v in jax.tree.leaves(found))
     same(found, exact, rtol=3e-7 if name == "density" else 0.0)
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in FEW))
+        for name in ONE_OF_EACH
+    ],
+)
 def test_scores_thresholds_sets_and_p_values(name):
     check_calibration(name, 3)
 
@@ -67,8 +63,11 @@ def rows(n, start=0):
     return jnp.asarray(values[0]), jnp.asarray(values[0] + values[1]), weights
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, pytest.param(17, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("which", ["weights", "mask", "both"])
+@pytest.mark.parametrize(
+    "n, which",
+    [(n, "both") for n in (0, 1, 5)]
+    + [(5, "weights"), (5, "mask"), pytest.param(17, "both", marks=pytest.mark.slow)],
+)
 def test_weights_and_masks(which, n):
     preds, y, weights = rows(n)
     given = {"weights": weights, "mask": weights > 0.5}

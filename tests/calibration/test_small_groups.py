@@ -135,8 +135,11 @@ WHICH = SOME.permutation(np.repeat(np.arange(6), [9, 3, 4, 0, 12, 2]))
 VALUES = SOME.normal(size=(len(WHICH), 2)).astype("f")
 
 
-@pytest.mark.parametrize("columns", ["nothing", "mask", "weights", "both"])
-@pytest.mark.parametrize("min_size", [1, 3, 4, 100])
+@pytest.mark.parametrize(
+    "min_size, columns",
+    [(4, kind) for kind in ("nothing", "mask", "weights", "both")]
+    + [(1, "nothing"), (1, "both"), (3, "mask"), (3, "weights"), (100, "both")],
+)
 def test_thresholds_are_those_of_the_definition(columns, min_size):
     y, n = abs(VALUES[:, 0]), len(WHICH)
     mask = np.arange(n) % 5 != 1 if columns in ("mask", "both") else None
@@ -152,8 +155,6 @@ def test_thresholds_are_those_of_the_definition(columns, min_size):
     if ones is not None:
         given = {"groups": groups, "test_weights": np.ones(6)}
         assert_allclose(cp(np.zeros(6), ALPHA, **given).upper, expected, rtol=1e-6)
-    odd = jax.jit(lambda g: cp(np.zeros(2), ALPHA, groups=g).upper)(np.array([-1, 6]))
-    assert_array_equal(odd, np.inf)
 
 
 def test_scores_with_components():
@@ -186,7 +187,7 @@ def test_classes_of_few_rows_share():
 NAMES = np.array(["ash", "bee", "cat", "dew", "elm", "fox"])
 
 
-def test_names_say_what_is_shared(tmp_path):
+def test_names_say_what_is_shared():
     y = VALUES[:, 0]
     given = {"group_names": NAMES, "min_size": 4}
     cp = jaxcp.calibrate_groups(ABSOLUTE, 0 * y, y, NAMES[WHICH], **given)
@@ -197,10 +198,6 @@ def test_names_say_what_is_shared(tmp_path):
     assert set(named) == {"ash", "cat", "elm", few}
     unseen = cp(np.zeros(1), ALPHA, groups=["dew"])  # no rows: it shares
     assert unseen.upper.tolist() == [named[few]]
-    jaxcp.save(tmp_path / "cp", cp)
-    again = jaxcp.load(tmp_path / "cp")
-    assert again.threshold_names == cp.threshold_names
-    assert_array_equal(again.quantile(ALPHA), cp.quantile(ALPHA))
     assert "of at least 4 rows, and in the others together" in cp.at(ALPHA).promise
     alone = jaxcp.calibrate_groups(ABSOLUTE, 0 * y, y, NAMES[WHICH])
     assert alone.threshold_names == alone.group_names

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import jaxcp
+from helpers import loaded, same
 from jaxcp import learners, scores
 from rows import refuses
 
@@ -34,12 +35,8 @@ def fit(groups, learner=RIDGE, y=Y, score=ABSOLUTE, key=KEY, **options):
     return jaxcp.split_conformal_fit(*given, share=0.5, groups=groups, **options)
 
 
-def same(found, expected):
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert_array_equal(a, b)
-
-
 GIVEN = {
+    "none": (None, {}),
     "numbers": (OF_ROW, {"num_groups": 4}),
     "words": (WORDS[OF_ROW], {}),
     "categories": (FRAME.place.astype("category"), {}),
@@ -57,18 +54,19 @@ def test_a_model_is_its_predictions(groups, options, tmp_path):
     """To the last bit, for sets, thresholds, p-values, laws, levels and files."""
     cp = split(groups, **options)
     preds = predict(SLOPES, X)
-    of = jaxcp.calibrate_groups(ABSOLUTE, preds, Y, groups, **options)
-    jaxcp.save(tmp_path / "cp", cp)
-    own = np.asarray(groups)
-    for one in (cp, jaxcp.load(tmp_path / "cp", predict=predict)):
-        same(one(X, ALPHA, groups=own), of(preds, ALPHA, groups=own))
+    known = {} if groups is None else {"groups": groups}
+    verb = jaxcp.calibrate_groups if known else jaxcp.calibrate
+    of = verb(ABSOLUTE, preds, Y, **known, **options)
+    own = {k: np.asarray(v) for k, v in known.items()}
+    for one in (cp, loaded(cp, tmp_path, predict=predict)):
+        same(one(X, ALPHA, **own), of(preds, ALPHA, **own))
         same(one.quantile(ALPHA), of.quantile(ALPHA))
-        same(one.p_values(X, Y, groups=own), of.p_values(preds, Y, groups=own))
-        same(one.at(ALPHA)(X, groups=own), of(preds, ALPHA, groups=own))
+        same(one.p_values(X, Y, **own), of.p_values(preds, Y, **own))
+        same(one.at(ALPHA)(X, **own), of(preds, ALPHA, **own))
     if not options.keys() & {"weights", "min_size"}:
         assert cp.certificate(ALPHA) == of.certificate(ALPHA)
-        sure = of(preds, ALPHA, delta=0.1, groups=own)
-        same(cp(X, ALPHA, delta=0.1, groups=own), sure)
+        sure = of(preds, ALPHA, delta=0.1, **own)
+        same(cp(X, ALPHA, delta=0.1, **own), sure)
 
 
 @pytest.mark.parametrize("learner", [RIDGE, learners.Estimator(LinearRegression())])
@@ -168,7 +166,6 @@ REFUSED = {
         lambda: split(OF_ROW),
         "num_groups with groups 0, ..., num_groups - 1",
     ),
-    "lengths": (lambda: split(WORDS), "groups with 40 rows like preds, got 3"),
     "lengths of a fit": (lambda: fit(WORDS), "groups with 40 rows like y, got 3"),
     "a group beyond": (lambda: fit(OF_ROW, num_groups=2), "groups in 0, ..., 1, got 2"),
     "missing categories": (lambda: split(MISSING), "groups without missing ones"),

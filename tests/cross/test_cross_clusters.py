@@ -13,8 +13,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
-from helpers import promised
+from helpers import promised, regression, same
 from jaxcp import learners, resampling, scores
+from rows import refuses
 
 pytestmark = pytest.mark.double
 
@@ -24,10 +25,8 @@ IDS = np.array([3, 3, 3, 3, 0, 1, 1, 2, 2, 2, 2, 2, 0, 5])  # K = 5
 N, K = len(IDS), 5
 
 
-def rows(seed=0, n=N):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, 2)).astype("f")
-    return x, (x[:, 0] + rng.normal(size=n)).astype("f")
+def rows(seed=0):
+    return regression(N, 2, seed)
 
 
 def fit(key, x, y, weights):
@@ -109,9 +108,7 @@ def test_one_row_a_cluster_is_the_jackknife_to_the_last_bit():
         one = jaxcp.jackknife_plus(*data, clusters=[f"row {i}" for i in range(N)])
         plain = jaxcp.jackknife_plus(*data)
         for way in ("__call__", "minmax", "naive"):
-            found, expected = (getattr(cp, way)(x, 0.2) for cp in (one, plain))
-            assert_array_equal(found.lower, expected.lower)
-            assert_array_equal(found.upper, expected.upper)
+            same(getattr(one, way)(x, 0.2), getattr(plain, way)(x, 0.2))
         assert one.certificate(0.2) == plain.certificate(0.2)
 
 
@@ -157,22 +154,6 @@ def test_ids_are_any_hashable_values(kind):
     known = jaxcp.jackknife_plus(KEY, RIDGE, SCORE, x, y, clusters=IDS)
     found = jaxcp.jackknife_plus(KEY, RIDGE, SCORE, x, y, clusters=ALIKE[kind](IDS))
     assert_array_equal(found(x, 0.4).upper, known(x, 0.4).upper)
-
-
-def test_programs_close_over_clusters():
-    x, y = rows()
-    penalties = jnp.array([0.5, 2.0])
-
-    def upper(x, y, penalty):
-        given = {"clusters": IDS, "check": False}
-        cp = jaxcp.jackknife_plus(KEY, learners.Ridge(penalty), SCORE, x, y, **given)
-        return cp(x[:3], 0.4).upper
-
-    each = np.stack([upper(x, y, penalty) for penalty in penalties])
-    found = jax.jit(jax.vmap(upper, (None, None, 0)))(x, y, penalties)
-    assert_allclose(found, each, rtol=1e-4)
-    slopes = jax.jit(jax.grad(lambda *v: upper(*v).sum(), (0, 1, 2)))(x, y, 1.0)
-    assert all(np.isfinite(v).all() for v in slopes)
 
 
 def test_masked_rows_are_as_if_deleted():
@@ -246,11 +227,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_calls_say_what_is_wrong(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_wrong_calls_say_what_is_wrong = refuses(WRONG)
 
 
 def test_folds_are_of_whole_clusters():

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import jaxcp
+from helpers import composes, same
 from jaxcp import learners, metrics, online, resampling, scores
 from jaxcp.learners import Estimator
 from jaxcp.sets import Box
@@ -79,8 +80,7 @@ def test_ridge_of_scikit_learn_is_that_of_jax(name):
     new = NEW.astype(np.float32)
     for use in ("__call__", "minmax", "naive"):
         one, two = (getattr(cp, use)(new, ALPHA) for cp in (host, device))
-        assert_allclose(one.lower, two.lower, rtol=1e-5, atol=1e-5)
-        assert_allclose(one.upper, two.upper, rtol=1e-5, atol=1e-5)
+        same(one, two, rtol=1e-5)
     preds = [cp.aggregate(new) for cp in (host, device)]
     assert_allclose(*preds, rtol=1e-5, atol=1e-5)
     assert_array_equal(host.mask is None, device.mask is None)
@@ -91,11 +91,10 @@ def test_recorded_predictions_give_the_same(name):
     cp = VERBS[name](KEY, Estimator(FOREST), ABSOLUTE, X, Y)
     fits = cp.fits.fitted
     preds = cp.fits.learner.predict_all(fits, X)
-    same = jaxcp.cross_calibrate(ABSOLUTE, preds, Y, fits.weights == 0)
-    assert_array_equal(same.scores, cp.scores)
+    recorded = jaxcp.cross_calibrate(ABSOLUTE, preds, Y, fits.weights == 0)
+    assert_array_equal(recorded.scores, cp.scores)
     new = np.stack([model.predict(NEW) for model in cp.fits.models])
-    for one, other in zip(same(new, ALPHA).ends(), cp(NEW, ALPHA).ends(), strict=True):
-        assert_array_equal(one, other)
+    same(recorded(new, ALPHA), cp(NEW, ALPHA))
 
 
 @each_verb
@@ -227,10 +226,9 @@ def test_enbpi_of_a_forest_goes_on_as_a_stream():
 
 def test_ensembles_of_models_are_kept_by_pickle():
     cp = jaxcp.cv_plus(KEY, Estimator(FOREST), ABSOLUTE, X, Y, num_folds=3)
-    same = pickle.loads(pickle.dumps(cp))
+    again = pickle.loads(pickle.dumps(cp))
     for use in ("__call__", "naive"):
-        one, other = (getattr(v, use)(NEW, ALPHA) for v in (cp, same))
-        assert_array_equal(one.lower, other.lower)
+        same(getattr(again, use)(NEW, ALPHA), getattr(cp, use)(NEW, ALPHA))
 
 
 def test_a_failed_fit_goes_on():
@@ -306,8 +304,8 @@ def test_check_tries_one_fit():
 def test_given_folds(learner):
     cp = jaxcp.cv_plus(KEY, learner, ABSOLUTE, X, Y, folds=FOLDS)
     weights = FOLDS[None] != np.arange(5)[:, None]
-    same = jaxcp.cross_conformal(KEY, learner, ABSOLUTE, X, Y, weights.astype(float))
-    assert_allclose(cp.scores, same.scores, rtol=1e-5)
+    given = jaxcp.cross_conformal(KEY, learner, ABSOLUTE, X, Y, weights.astype(float))
+    assert_allclose(cp.scores, given.scores, rtol=1e-5)
     assert_array_equal(cp.calibration.left_out.fold, FOLDS)
     for folds in (pd.Series(FOLDS), FOLDS.tolist(), FOLDS.astype(np.int8)):
         again = jaxcp.cv_plus(KEY, learner, ABSOLUTE, X, Y, folds=folds, num_folds=5)
@@ -320,11 +318,7 @@ def test_given_folds_are_traced():
         cp = jaxcp.cv_plus(KEY, ridge, ABSOLUTE, X, Y, folds=folds, num_folds=5)
         return cp(NEW, ALPHA).upper
 
-    expected = upper(FOLDS)
-    assert_allclose(jax.jit(upper)(FOLDS), expected, rtol=1e-5)
-    both = jax.vmap(upper)(jnp.stack([FOLDS, FOLDS[::-1]]))
-    assert_allclose(both[0], expected, rtol=1e-5)
-    assert_allclose(both[1], upper(FOLDS[::-1]), rtol=1e-5)
+    composes(upper, (FOLDS,), (FOLDS[::-1],), rtol=1e-5)
     with pytest.raises(ValueError, match="num_folds beside traced folds, got None"):
         jax.jit(lambda f: jaxcp.cv_plus(KEY, LINEAR, ABSOLUTE, X, Y, folds=f))(FOLDS)
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 import jaxcp
 import references
-from helpers import assert_intervals
+from helpers import assert_intervals, same
 from jaxcp import learners, resampling, scores
 
 KEY, ABSOLUTE = jax.random.key(0), scores.Absolute()
@@ -25,13 +25,7 @@ HELD_OUT = np.arange(N)[None] % B == np.arange(B)[:, None]
 FORMS = "__call__", "minmax", "aggregate"
 
 
-def same(one, other):
-    jax.tree.map(assert_array_equal, one, other)
-
-
-def assert_close(one, other):
-    """Numbers of about 3, of which single precision rounds the seventh digit."""
-    jax.tree.map(partial(assert_allclose, rtol=1e-5, atol=1e-5), one, other)
+close = partial(same, rtol=1e-5)  # about 3: its seventh digit is rounded
 
 
 def fits(name):
@@ -63,16 +57,16 @@ def test_equal_to_the_learner_up_to_rounding(name):
     """
     cp, x, y, held_out = fits(name)
     recorded = jaxcp.cross_calibrate(ABSOLUTE, cp.fits.predict(x), y, held_out)
-    assert_close(recorded.scores, cp.scores)
+    close(recorded.scores, cp.scores)
     preds = cp.fits.predict(X_NEW)
     for alpha in (0.1, 0.02):
-        assert_close(recorded(preds, alpha), cp(X_NEW, alpha))
-        assert_close(recorded.minmax(preds, alpha), cp.minmax(X_NEW, alpha))
+        close(recorded(preds, alpha), cp(X_NEW, alpha))
+        close(recorded.minmax(preds, alpha), cp.minmax(X_NEW, alpha))
         naive = recorded.naive(cp.fits.predict_full(X_NEW), alpha)
-        assert_close(naive, cp.naive(X_NEW, alpha))
-    assert_close(recorded.aggregate(preds), cp.aggregate(X_NEW))
+        close(naive, cp.naive(X_NEW, alpha))
+    close(recorded.aggregate(preds), cp.aggregate(X_NEW))
     aggregate = cp.aggregate(X_NEW, alpha=0.2)
-    assert_close(recorded.aggregate(preds, alpha=0.2), aggregate)
+    close(recorded.aggregate(preds, alpha=0.2), aggregate)
 
 
 @pytest.mark.parametrize("name", ["folds", "rows"])

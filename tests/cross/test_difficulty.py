@@ -10,6 +10,7 @@ import jaxcp
 from helpers import reference
 from jaxcp import conditional, metrics, scores
 from jaxcp.learners import Difficulty
+from rows import refuses
 
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(200, 3)) * [1, 10, 0], RNG.normal(size=(30, 3)) * [1, 10, 0]
@@ -275,8 +276,4 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_refused(name):
-    call, message = WRONG[name]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_what_is_refused = refuses(WRONG)

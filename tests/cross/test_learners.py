@@ -11,6 +11,7 @@ from sklearn import linear_model, neighbors
 
 import jaxcp
 import references
+from helpers import same
 from jaxcp import learners, resampling
 from jaxcp.learners import _algebra, general
 
@@ -99,8 +100,7 @@ def test_weights_are_repeated_rows(name):
         else:
             ones = jnp.ones(len(repeated))
             expected = fit_and_predict(learner, x[repeated], y[repeated], ones, x)
-        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
-            assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        same(ours, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -246,12 +246,11 @@ def test_gradient_learner_never_sees_rows_left_out(batch_size):
     weights = jnp.asarray(np.arange(16) % 3, float)
     spoilt = jnp.where(weights == 0, jnp.nan if batch_size else 1e6, jnp.asarray(y))
     fit = jax.jit(learner.fit)
-    params, same = (
+    params, other = (
         fit(jax.random.key(0), jnp.asarray(x), t, weights)
         for t in (jnp.asarray(y), spoilt)
     )
-    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True):
-        assert_allclose(a, b)
+    same(other, params, rtol=1e-7)
     ols = fit_and_predict(learners.Ridge(0.0), x, y, weights, x)
     error = np.asarray(learner.predict(params, jnp.asarray(x)) - ols)
     assert np.abs(error).mean() < (1.0 if batch_size else 0.2)

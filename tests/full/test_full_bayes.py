@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 
 import jaxcp
+from helpers import cut, same
 from jaxcp import sets
 from rows import refuses
 
@@ -115,15 +116,12 @@ def test_ranks_are_exact_and_no_rows_keep_everything():
     )
 
 
-def test_rows_that_are_masked_do_not_count():
+def test_rows_off_a_traced_mask_do_not_count():
     mask = np.arange(25) % 3 > 0
     rows = np.where(mask[None], ROWS, np.nan)
-    found = jaxcp.conformal_bayes(rows, CANDIDATES, 0.3, mask=mask)
-    fewer = jaxcp.conformal_bayes(ROWS[:, mask], CANDIDATES, 0.3)
-    assert_array_equal(found.p_values, fewer.p_values)
-    assert_array_equal(found.sets.mask, fewer.sets.mask)
     traced = jax.jit(lambda m: jaxcp.conformal_bayes(rows, CANDIDATES, 0.3, mask=m))
-    assert_array_equal(traced(jnp.asarray(mask)).sets.mask, fewer.sets.mask)
+    fewer = jaxcp.conformal_bayes(ROWS[:, mask], CANDIDATES, 0.3)
+    same(traced(mask), fewer, rtol=1e-6)
 
 
 def test_cells_of_a_grid_are_joined():
@@ -163,8 +161,7 @@ def test_many_test_points_are_a_loop(dtype):
     found = jaxcp.conformal_bayes(ROWS, candidates, 0.2, grid=np.arange(50.0))
     for i in (0, 17, 39):
         one = jaxcp.conformal_bayes(ROWS, candidates[:, i], 0.2, grid=np.arange(50.0))
-        for a, b in zip(*map(jax.tree.leaves, (found, one)), strict=True):
-            assert_allclose(a[i], b, rtol=1e-5)
+        same(cut(found, i), one, rtol=1e-5)
     assert found.sets.size().shape == (40,)
     each = jax.vmap(lambda c: jaxcp.conformal_bayes(ROWS, c, 0.2), in_axes=1)
     assert_array_equal(each(jnp.asarray(candidates)).p_values, found.p_values)
@@ -230,17 +227,9 @@ test_wrong_calls = refuses(
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES[0], 0.2),
             r"shape \(t, g\) or \(t, m, g\), got \(12,\)",
         ),
-        "NaN": (
-            lambda: jaxcp.conformal_bayes(ROWS * np.nan, CANDIDATES, 0.2),
-            r"log_likelihoods below infinity, without NaN, got nan at \(0, 0\)",
-        ),
         "infinite": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES + np.inf, 0.2),
             r"candidate_log_likelihoods below infinity, .* got inf at \(0, 0\)",
-        ),
-        "a mask of candidates": (
-            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, mask=[True]),
-            r"mask of shape \(25,\), got \(1,\)",
         ),
         "a grid of another length": (
             lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 0.2, grid=GRID[:5]),
@@ -255,14 +244,6 @@ test_wrong_calls = refuses(
                 ROWS, CANDIDATES, 0.2, grid=np.append(GRID[:-1], np.inf)
             ),
             "grid of finite values, got inf at 11",
-        ),
-        "alphas": (
-            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, [0.1, 0.2]),
-            r"alpha of shape \(\), got \(2,\); use jax.vmap",
-        ),
-        "no alpha": (
-            lambda: jaxcp.conformal_bayes(ROWS, CANDIDATES, 1.0),
-            r"alpha in \(0, 1\), got 1.0",
         ),
     }
 )

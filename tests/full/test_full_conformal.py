@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import jaxcp
+from helpers import composes, cut, same
 from jaxcp import certificates, learners, scores
 from jaxcp.typing import Augments
+from rows import refuses
 
 FOLDER = Path(__file__).parents[1] / "reference/distributional"
 KEY, ABSOLUTE = jax.random.key(0), scores.Absolute()
@@ -272,20 +274,18 @@ def test_rows_off_the_mask_are_not_there(p):
     x, y, x_new = data(30, p, 4)
     mask = jnp.arange(30) % 3 > 0
     weights = jnp.arange(30.0) / 29
-    for w in (None, weights):
-        alone = full(
-            x[mask], y[mask], calibration_weights=None if w is None else w[mask]
-        )
-        masked = full(
-            jnp.where(mask[:, None], x, jnp.nan),
-            jnp.where(mask, y, jnp.nan),
-            mask=mask,
-            calibration_weights=w,
-        )
-        for part in ("lower", "upper"):
-            ours = getattr(masked(x_new, 0.2), part)
-            expected = getattr(alone(x_new, 0.2), part)
-            np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+    gone = jnp.where(mask[:, None], x, jnp.nan), jnp.where(mask, y, jnp.nan)
+    for known in ({}, {"calibration_weights": weights}):
+        alone = full(*cut((x, y), mask), **cut(known, mask))
+        masked = full(*gone, mask=mask, **known)
+        same(masked(x_new, 0.2), alone(x_new, 0.2), rtol=1e-4)
+
+
+@jax.jit
+def ends_of_kernel(penalty, lengthscale, x, y):
+    rbf = learners.KernelRidge(penalty, lengthscale)
+    cp = jaxcp.full_conformal(KEY, rbf, ABSOLUTE, x[:40], y[:40])
+    return cp(x[40:], 0.1).ends()
 
 
 @pytest.mark.parametrize("lengthscale", [0.05, 0.2, 2.0])
@@ -293,17 +293,12 @@ def test_kernel_sets_of_small_penalties_are_those_of_double_precision(lengthscal
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, (50, 1)).astype(np.float32)
     y = (np.sin(6 * x[:, 0]) + 0.1 * rng.normal(size=50)).astype(np.float32)
-
-    @jax.jit
-    def ends(penalty, x, y):
-        rbf = learners.KernelRidge(penalty, lengthscale)
-        sets = jaxcp.full_conformal(KEY, rbf, ABSOLUTE, x[:40], y[:40])(x[40:], 0.1)
-        return sets.lower, sets.upper
-
     for penalty in (1e-3, 1e-4, 1e-5):
-        lower, upper = map(np.asarray, ends(penalty, x, y))
+        of = penalty, lengthscale
+        lower, upper = map(np.asarray, ends_of_kernel(*of, x, y))
         with jax.enable_x64(True):
-            expected = [*map(np.asarray, ends(penalty, np.float64(x), np.float64(y)))]
+            double = ends_of_kernel(*of, np.float64(x), np.float64(y))
+            expected = [*map(np.asarray, double)]
         slack = 0.1 * (expected[1] - expected[0])
         np.testing.assert_array_less(abs(lower - expected[0]), slack)
         np.testing.assert_array_less(abs(upper - expected[1]), slack)
@@ -353,27 +348,14 @@ def test_nan_is_the_whole_line():
     assert jnp.all(alphas.is_empty())
 
 
-def test_jit_vmap_blocks_and_files_of_more_inputs_than_rows(tmp_path):
+def test_programs_and_blocks_of_more_inputs_than_rows():
     x, y, x_new = data(25, 30, 7)
-    cp = full(x, y)
-    sets = cp(x_new, 0.2)
     find = lambda penalty, y: full(x, y, penalty)(x_new, 0.2)  # noqa: E731
-    for other in (
-        jax.jit(find)(1.0, y),
-        full(x, y, batch_size=2)(x_new, 0.2),
-        jax.tree.map(lambda v: v[1], jax.vmap(find, (0, None))(jnp.arange(3.0), y)),
-        jax.tree.map(lambda v: v[1], jax.vmap(find, (None, 0))(1.0, jnp.stack([y, y]))),
-    ):
-        np.testing.assert_allclose(other.upper, sets.upper, 1e-5, 1e-5)
-    for i in range(2):
-        np.testing.assert_allclose(
-            cp(x_new[i : i + 1], 0.2).lower, sets.lower[i], 1e-5, 1e-5
-        )
-    shapes = jax.eval_shape(lambda cp: cp(x_new, 0.2), cp)
-    assert shapes.lower.shape == (7,)
-    jaxcp.save(tmp_path / "full", cp)
-    again = jaxcp.load(tmp_path / "full")(x_new, 0.2)
-    assert jnp.array_equal(again.upper, sets.upper)
+    composes(find, (1.0, y), (2.0, -y), rtol=1e-5)
+    cp, blocks = full(x, y), full(x, y, batch_size=2)
+    sets = cp(x_new, 0.2)
+    same(blocks(x_new, 0.2), sets, rtol=1e-5)
+    same(cp(x_new[:1], 0.2), cut(sets, slice(1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -493,9 +475,6 @@ BAD = {
         lambda: full(X, Y, residuals="raw"),
         "residuals as one of .'ordinary', 'studentized', 'deleted'., got 'raw'",
     ),
-    "lengths": (lambda: full(X, Y[:5]), "x with 9 rows like y, got 5|got 9"),
-    "NaN": (lambda: full(X, Y.at[2].set(jnp.nan)), "y without NaN, got nan at 2"),
-    "NaN in x": (lambda: full(X.at[2].set(jnp.nan), Y), "x without NaN"),
     "penalty": (lambda: full(X, Y, -1.0), "penalty >= 0"),
     "key": (
         lambda: jaxcp.full_conformal(0, learners.Ridge(1.0), ABSOLUTE, X, Y),
@@ -512,10 +491,7 @@ BAD = {
         "weights >= 0",
     ),
     "batch": (lambda: full(X, Y, batch_size=0), "batch_size as an int >= 1"),
-    "alpha": (lambda: full(X, Y)(NEW, 2.0), r"alpha in \(0, 1\)"),
-    "alphas": (lambda: full(X, Y)(NEW, [0.1, 0.2]), r"alpha of shape \(\)"),
     "columns": (lambda: full(X, Y)(NEW[:, :1], 0.1), r"x of shape \(n, 2\), got"),
-    "new NaN": (lambda: full(X, Y)(NEW * jnp.nan, 0.1), "x_new without NaN"),
     "test weights": (
         lambda: full(X, Y)(NEW, 0.1, test_weights=NEW[:, 0]),
         "test_weights only with calibration weights",
@@ -556,8 +532,4 @@ def test_infinite_targets_are_outside_of_finite_sets(residuals):
     np.testing.assert_allclose(p, 1 / (len(X) + 1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("case", list(BAD))
-def test_bad_input(case):
-    call, message = BAD[case]
-    with pytest.raises(ValueError, match=message):
-        call()
+test_bad_input = refuses(BAD)

@@ -118,14 +118,6 @@ def test_masked_rows_are_not_there():
         assert_allclose(found, p, rtol=1e-12)
 
 
-def test_masked_rows_may_be_nan():
-    mask = np.arange(24) > 0
-    x, y = np.where(mask[:, None], XS, np.nan), np.where(mask, YS, np.nan)
-    found = discretized(x, y, mask=mask).p_values(NEW, NEW[:, 0])
-    rest = discretized(XS[mask], YS[mask]).p_values(NEW, NEW[:, 0])
-    assert_allclose(found, rest, rtol=1e-6)
-
-
 def test_weights_are_those_of_the_weighted_quantile():
     with jax.enable_x64(True):
         weights, test_weights = np.linspace(0.5, 2, 24), np.array([0.5, 1.0, 2.0, 30.0])

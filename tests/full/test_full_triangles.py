@@ -19,13 +19,15 @@ def designs(p):
     return jnp.stack([x, near, jnp.outer(x[:, 0], jnp.ones(p))])
 
 
+whiten_each = jax.jit(jax.vmap(_algebra.whiten, (0, None, None)))
+
+
 @pytest.mark.parametrize("p", [3, 40, 70])
 @pytest.mark.parametrize("penalty", [0.0, 2.0])
 def test_factors_are_those_of_the_inverse(p, penalty):
     with jax.enable_x64(True):
         stack, units = designs(p), jnp.ones(p)
-        whiten = lambda x: _algebra.whiten(x, jnp.asarray(penalty), units)  # noqa: E731
-        batch = jax.jit(jax.vmap(whiten))(stack)
+        batch = whiten_each(stack, jnp.asarray(penalty), units)
         for i, x in enumerate(np.asarray(stack)):
             factor, rows, lost, _ = (np.asarray(v[i]) for v in batch)
             gram = x.T @ x + penalty * np.eye(p)

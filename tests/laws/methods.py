@@ -5,6 +5,7 @@ arrays (n, ...), so that a law cuts, masks, repeats or permutes all alike.
 A law that does not hold for it is named with the reason.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,6 +51,7 @@ class Method:
       not_for: {law: why it does not hold, or cannot be asked}.
       p_values: Whether it has sets and p-values, which say the same.
       rtol: How near results are that are the same but for rounding.
+      functions: What a file lacks and is given again, by name.
     """
 
     draw: Callable
@@ -58,6 +60,7 @@ class Method:
     not_for: dict[str, str] = field(default_factory=dict)
     rtol: float = 1e-6
     p_values: bool = False  # whether its sets are those of its p-values
+    functions: dict[str, Callable] = field(default_factory=dict)
 
     def data(self, n=N, seed=0):
         rng = np.random.default_rng(seed)
@@ -65,6 +68,17 @@ class Method:
 
     def run(self, rows, test, alpha=ALPHA) -> dict[str, Any]:
         return self.ask(self.make(rows), test, alpha)
+
+    def options(self):
+        """Returns a mask and weights of N rows, if the method takes them."""
+        known = {"mask": np.arange(N) % 7 != 1, "weights": np.linspace(0.5, 1, N)}
+        return {k: v for k, v in known.items() if k not in self.not_for}
+
+    def combinations(self, rows):
+        """Yields N rows with each combination of the options."""
+        for size in range(1 + len(self.options())):
+            for some in itertools.combinations(self.options().items(), size):
+                yield rows | dict(some)
 
 
 def options(rows):
@@ -274,25 +288,22 @@ def by_kernel(drawn):
 def of_arm(score, draw, bound=None):
     """The outcome of one arm, with known propensities or within a box of them."""
 
-    def boxed(rows):
-        e = rows["propensity"]
-        return e if bound is None else causal.propensity_box(e, bound)
-
     def make(rows):
-        data = rows["preds"], rows["y"], rows["treated"], boxed(rows)
+        data = rows["preds"], rows["y"], rows["treated"], rows["propensity"]
         return causal.calibrate_outcome(score, *data, **options(rows))
 
     def ask(cp, test, alpha):
-        given = {"propensity": boxed(test)}
+        given = {"propensity": test["propensity"]}
         p = cp.p_values(test["preds"], test["y"], **given)
         return {"sets": cp(test["preds"], alpha, **given), "p": p}
 
     def with_arms(rng, n):
         e = rng.uniform(0.5, 0.9, n).astype("f")
-        return draw(rng, n) | {"propensity": e, "treated": rng.random(n, "f") < e}
+        box = e if bound is None else causal.propensity_box(e, bound)
+        treated = {"treated": rng.random(n, "f") < e}
+        return draw(rng, n) | treated | {"propensity": jax.tree.map(np.asarray, box)}
 
-    not_for = MASK if bound is None else MASK | OF_ARRAYS
-    return Method(with_arms, make, ask, not_for, p_values=True)
+    return Method(with_arms, make, ask, MASK, p_values=True)
 
 
 def of_effects(score, draw):
@@ -311,7 +322,8 @@ def of_effects(score, draw):
     def with_halves(rng, n):
         return draw(rng, n) | {"half": rng.random(n, "f")}
 
-    return Method(with_halves, make, ask, OF_ARRAYS, p_values=True)
+    not_for = OF_ARRAYS | {"lengths": "intervals have two ends"}
+    return Method(with_halves, make, ask, not_for, p_values=True)
 
 
 def lower_bounds():
@@ -340,7 +352,11 @@ def of_all(cp, preds, alpha):
     return cp(preds, alpha).sets
 
 
-def selected(score, rule, draw, not_for=None):
+def beyond_first(p):
+    return 1 - p[0]
+
+
+def selected(score, rule, draw, **functions):
     def make(rows):
         known = options(rows)
         return selection.calibrate_selected(
@@ -352,7 +368,8 @@ def selected(score, rule, draw, not_for=None):
         return {"sets": of_all(cp, test["preds"], alpha), "p": p}
 
     traces = {"traces": "its sets come from a program of this level, see test_selected"}
-    return Method(draw, make, ask, MASK | traces | OF_ARRAYS | (not_for or {}))
+    not_for = MASK | traces | OF_ARRAYS
+    return Method(draw, make, ask, not_for, functions=functions)
 
 
 def first(preds):
@@ -380,8 +397,8 @@ def fitted(verb, draw=inputs, score=ABSOLUTE, not_for=None, p_values=False, **mo
     learner = more.pop("learner", RIDGE)
 
     def make(rows):
-        data = rows["x"], rows["y"], *(v for v in [rows.get("fits")] if v is not None)
-        data = *data[:2], *(first(v) for v in data[2:])
+        data = rows["x"], rows["y"]
+        data += (first(rows["fits"]),) if "fits" in rows else ()
         given = {k: v for k, v in options(rows).items() if k != "weights"}
         if "weights" in rows:
             given["calibration_weights"] = rows["weights"]
@@ -398,7 +415,9 @@ def fitted(verb, draw=inputs, score=ABSOLUTE, not_for=None, p_values=False, **mo
             found[way] = getattr(cp, way)(test["x"], alpha, **given)
         return found if given else found | {"aggregate": cp.aggregate(test["x"])}
 
-    return Method(draw, make, ask, not_for or {}, 1e-3, p_values)
+    functions = {"fit": fit_centers, "predict": near_centers}
+    functions = functions if learner is CENTERS else {}
+    return Method(draw, make, ask, not_for or {}, 1e-3, p_values, functions)
 
 
 def by_cluster(*data, **given):
@@ -509,8 +528,7 @@ def predicted(score, draw):
         p = cp.p_values(test["x"], test["y"], **given)
         return {"sets": cp(test["x"], alpha, **given), "p": p}
 
-    files = {"files": "its function is given again"} | OF_ARRAYS
-    return Method(draw, make, ask, files, 1e-5, p_values=True)
+    return Method(draw, make, ask, OF_ARRAYS, 1e-5, True, {"predict": linear})
 
 
 SLOPES = np.array([0.5, -1.0], "f")
@@ -521,7 +539,7 @@ def linear(slopes, x):
 
 
 def by_mask():
-    """Of two inputs none, either or both are missing, in turn."""
+    """Of two inputs none, either or both are missing."""
 
     def make(rows):
         data = rows["x"], rows["y"], rows["missing"]
@@ -534,11 +552,11 @@ def by_mask():
 
     def with_masks(rng, n):
         masks = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], bool)
-        return inputs(rng, n) | {"missing": masks[np.arange(n) % 4]}
+        return inputs(rng, n) | {"missing": masks[rng.permutation(n) % 4]}
 
-    lacks = {"files": "its function is given again", "repeated": "it has no weights"}
-    lacks |= OF_ARRAYS
-    return Method(with_masks, make, ask, OPTION | lacks, 1e-5, p_values=True)
+    lacks = OPTION | {"repeated": "it has no weights"} | OF_ARRAYS
+    lacks |= {"NaN": "NaN is a missing input"}
+    return Method(with_masks, make, ask, lacks, 1e-5, True, {"predict": linear})
 
 
 def bayes(rows, test, alpha):
@@ -558,13 +576,15 @@ OPTION = {"mask": "it has none", "weights": "it has none"}
 HALF = {"half precision": "solves a system: jax has none in halves"}
 ONE_BY_ONE = {"repeated": "a row's fit leaves out that row, not its copies"}
 FIT = {"repeated": "fits see the copies; calibration weights do not weigh fits"}
-FILES = {"files": "its functions are given again"}
+MODEL = {"NaN": "what a model says is its own"}
 PLACES = {"permuted": "which rows a fit sees depends on their places or a key"}
 STREAM = OPTION | {"repeated": "it has no weights", "permuted": "in order of time"}
 STREAM |= {"large levels": "a level of a stream moves"}
+STREAM |= {"lengths": "its past is one column", "NaN": "in its past it is infinite"}
+NO_LEVEL = {"levels": "it has p-values alone"}
+LARGEST = {"NaN": "a NaN score is larger than all"}
 FLAT = {"gradients": "counts have no slopes"}
-ELSEWHERE = dict.fromkeys(("traces", "half precision"), "in test_transforms")
-ELSEWHERE |= {"jit": "in test_transforms, and filled up in test_padding"}
+ELSEWHERE = dict.fromkeys(("jit", "traces", "half precision"), "in test_transforms")
 SIZES_COUNT = {"repeated": "groups are small by their rows, not by weights"}
 LOSSES = {"half precision": "losses are numbers in single precision at least"}
 LOSSES |= {"large levels": "a level of losses may be large"}
@@ -629,9 +649,9 @@ METHODS = {
     "selected, the largest": selected(ABSOLUTE, selection.top(3), NUMBERS),
     "selected by p-values": selected(
         scores.LAC(),
-        selection.by_p_values(0.5, 0.6, by=lambda p: 1 - p[0]),
+        selection.by_p_values(0.5, 0.6, by=beyond_first),
         labels,
-        FILES,
+        by=beyond_first,
     ),
     "cross": cross(ABSOLUTE, fits(NUMBERS)),
     "cross of labels": cross(scores.LAC(), LABELS_OF_FITS),
@@ -662,7 +682,7 @@ METHODS = {
         grouped(classified),
         scores.LAC(),
         learner=CENTERS,
-        not_for=FIT | FILES,
+        not_for=FIT | MODEL,
         p_values=True,
     ),
     "full of kernels": fitted(
@@ -682,13 +702,16 @@ METHODS = {
         classified,
         scores.LAC(),
         learner=CENTERS,
-        not_for=FIT | FILES,
+        not_for=FIT | MODEL,
         p_values=True,
     ),
     "discretized": fitted(
         jaxcp.discretized_conformal,
         grid=GRID,
-        not_for=FIT | HALF | {"traces": "its door asks for the shape of a score"},
+        not_for=FIT
+        | HALF
+        | {"traces": "its door asks for the shape of a score"}
+        | {"NaN": "of an input that is not known the set is the line"},
         p_values=True,
     ),
     "Bayes": of_scores(
@@ -729,6 +752,7 @@ METHODS = {
         lambda rows, test, alpha: outliers.outlier_p_values(
             rows["y"], test["y"], **options(rows), **context(test)
         ),
+        not_for=NO_LEVEL | LARGEST,
     ),
     "outliers by group": of_scores(
         lambda rows, test, alpha: outliers.grouped_outlier_p_values(
@@ -740,20 +764,19 @@ METHODS = {
             **options(rows),
         ),
         grouped(numbers),
-        {"weights": "it has none", "repeated": "it has no weights"}
-        | {"names": "codes alone"},
+        MASK | NO_LEVEL | LARGEST | {"names": "codes alone"},
     ),
     "outliers given their rows": of_scores(
         lambda rows, test, alpha: outliers.conditional_outlier_p_values(
             rows["y"], test["y"], 0.1
         ),
-        not_for=OPTION,
+        not_for=OPTION | NO_LEVEL | LARGEST,
     ),
     "flags of outliers": of_scores(
         lambda rows, test, alpha: outliers.is_outlier(
             rows["y"], test["y"], alpha, **options(rows)
         ),
-        not_for=MASK | FLAT,
+        not_for=MASK | FLAT | LARGEST,
     ),
     "selection": of_scores(
         lambda rows, test, alpha: pvalues.selection_p_values(
@@ -765,6 +788,7 @@ METHODS = {
             **context(test),
         ),
         NUMBERS,
+        NO_LEVEL | {"NaN": "what is NaN is never selected"},
     ),
 }
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import references
-from helpers import cases
+from helpers import cases, composes
 from jaxcp.predictive import (
     cross_venn_abers,
     isotonic,
@@ -15,6 +15,7 @@ from jaxcp.predictive import (
     venn_abers,
     venn_abers_classes,
 )
+from rows import refuses
 
 pytestmark = pytest.mark.double
 
@@ -273,15 +274,10 @@ def test_programs_batches_and_gradients():
     scores, labels, test, weights = draws(30)
     args = [jnp.asarray(v, "f") for v in (scores, labels, test, weights + 0.1)]
     call = lambda s, y, t, w: venn_abers(s, y, t, weights=w)  # noqa: E731
-    found = np.stack(call(*args))
-    assert_array_equal(np.stack(jax.jit(call)(*args)), found)
-    batch = [jnp.stack([v, v[::-1]]) for v in args]
-    rows = np.stack(jax.vmap(call)(*batch), 1)
-    assert_allclose(rows[0], found, rtol=1e-6)
+    back = [v[::-1] for v in args]
+    composes(call, args, back, rtol=1e-6)
     fit = lambda y, w: isotonic(args[0], y, w)  # noqa: E731
-    pair = jnp.stack([fit(args[1], args[3]), fit(args[1][::-1], args[3])])
-    many = jax.vmap(fit, (0, None))(jnp.stack([args[1], args[1][::-1]]), args[3])
-    assert_allclose(many, pair, rtol=1e-5, atol=1e-6)
+    composes(fit, args[1::2], back[1::2], rtol=1e-5)
     gradients = jax.grad(lambda *v: jnp.sum(call(*v)[0] + call(*v)[1]), (0, 3))(*args)
     assert all(np.all(np.isfinite(v)) for v in gradients)
     y = args[1] + args[0] * jnp.sin(9 * args[0])
@@ -348,11 +344,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_calls(name):
-    call, words = WRONG[name]
-    with pytest.raises(ValueError, match=words):
-        call()
+test_wrong_calls = refuses(WRONG)
 
 
 def test_weights_make_no_more_than_certainty():

@@ -98,27 +98,35 @@ def test_special_cases_agree(key):
         np.testing.assert_array_equal(fixed_sequence(p[0], 0.2, starts=starts), loop[0])
 
 
+DELTA, HYPOTHESES = 0.1, 8
+
+
+@jax.jit
+@jax.vmap
+def any_rejected(p):
+    """Whether each test rejects a hypothesis or more."""
+    weights, onwards = (jnp.asarray(v, float) for v in chain(HYPOTHESES))
+    tests = {
+        "bonferroni": bonferroni(p, DELTA),
+        "holm": holm(p, DELTA),
+        "fixed": fixed_sequence(p, DELTA),
+        "multi": fixed_sequence(p, DELTA, starts=(0, 3, 6)),
+        "graph": graphical(p, DELTA, weights, onwards),
+    }
+    return jax.tree.map(jnp.any, tests)
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
 def test_false_rejections_are_as_rare_as_delta(correlation, key):
     """All hypotheses are true: independent, equally correlated, and the same."""
-    runs, g, delta = 20_000, 8, 0.1
+    runs, g, delta = 20_000, HYPOTHESES, DELTA
     key_common, key_own = jax.random.split(key)
     common = jax.random.normal(key_common, (runs, 1))
     own = jax.random.normal(key_own, (runs, g))
     z = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
     p = jax.scipy.stats.norm.cdf(z)
-    weights, onwards = (jnp.asarray(v, float) for v in chain(g))
-    tests = {
-        "bonferroni": lambda p: bonferroni(p, delta),
-        "holm": lambda p: holm(p, delta),
-        "fixed": lambda p: fixed_sequence(p, delta),
-        "multi": lambda p: fixed_sequence(p, delta, starts=(0, 3, 6)),
-        "graph": lambda p: graphical(p, delta, weights, onwards),
-    }
     error = 4 * np.sqrt(delta * (1 - delta) / runs)
-    found = jax.jit(
-        lambda p: {k: jax.vmap(lambda v, t=t: t(v).any())(p) for k, t in tests.items()}
-    )(p)
+    found = any_rejected(p)
     for name, wrong in found.items():
         assert wrong.mean() <= delta + error, name
     assert abs(found["fixed"].mean() - delta) <= error  # exactly one test at delta

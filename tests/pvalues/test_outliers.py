@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 import jaxcp
 import references
-from helpers import cases
+from helpers import cases, composes
 from jaxcp import outliers, pvalues
 
 pytestmark = pytest.mark.double
@@ -375,11 +375,6 @@ def test_everything_is_pure():
             ),
         }
 
-    together = jax.jit(jax.vmap(run))(scores, test, u)
-    for i in range(3):
-        alone = run(scores[i], test[i], u[i])
-        mine = jax.tree.map(lambda v, i=i: v[i], together)
-        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(alone), strict=True):
-            assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    composes(run, *zip(scores, test, u, strict=True), rtol=1e-5)
     with jax.no_tracing():
         run(scores[1], test[1], u[1])

@@ -159,16 +159,6 @@ def test_quantile_shapes():
     assert_array_equal(grid[:, 0], levels[:3])
 
 
-def test_padding_changes_nothing():
-    x = np.random.default_rng(1).normal(size=50).astype(np.float32)
-    for n in [0, 1, 8, 9, 10, 49]:
-        mask = np.arange(50) < n
-        padded = jaxcp.conformal_quantile(x, 0.1, mask=mask)
-        assert padded == jaxcp.conformal_quantile(x[:n], 0.1)
-        inside = jax.jit(lambda m: jaxcp.conformal_quantile(x, 0.1, mask=m))(mask)
-        assert padded == inside
-
-
 def test_order_and_increasing_transforms_do_not_matter():
     rng = np.random.default_rng(2)
     x = rng.normal(size=99).astype(np.float32)
@@ -232,34 +222,6 @@ def test_weighted_quantile_against_loop():
                         scores, weights, alpha, test_weight
                     )
                     assert_allclose(q, expected, rtol=1e-6)
-
-
-def test_weights_have_no_scale():
-    scores = jnp.arange(1.0, 10.0)
-    for scale in [1e-6, 1 / 7, 1e6]:
-        q = jaxcp.weighted_conformal_quantile(
-            scores, jnp.full(9, scale), 0.1, test_weight=scale
-        )
-        assert q == 9
-
-
-def test_groups_are_calibrated_apart():
-    rng = np.random.default_rng(5)
-    scores, groups = rng.normal(size=100).astype(np.float32), rng.integers(0, 4, 100)
-    groups = np.where(groups == 2, 3, groups)  # group 2 is empty
-    q = jaxcp.grouped_conformal_quantile(scores, groups, 0.2, num_groups=4)
-    for g in range(4):
-        assert q[g] == jaxcp.conformal_quantile(scores[groups == g], 0.2)
-    assert q[2] == np.inf
-    one = jaxcp.grouped_conformal_quantile(
-        scores, np.zeros(100, int), 0.2, num_groups=1
-    )
-    assert_array_equal(one, [jaxcp.conformal_quantile(scores, 0.2)])
-    several = jaxcp.grouped_conformal_quantile(
-        scores, groups, [0.1, 0.2, 0.3, 0.4], num_groups=4, mask=scores > 0
-    )
-    kept = scores[(groups == 1) & (scores > 0)]
-    assert several[1] == jaxcp.conformal_quantile(kept, 0.2)
 
 
 def test_soft_quantile_tends_to_the_exact_one():

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import jaxcp
 from jaxcp import learners, metrics, scores, survival
 from jaxcp.sets import Box, Interval
+from rows import refuses
 
 KEY, M, INF = jax.random.key(0), 200, np.inf
 
@@ -227,8 +228,4 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_wrong_calls_are_refused_in_words(name):
-    call, words = CALLS[name]
-    with pytest.raises(ValueError, match=words):
-        call()
+test_wrong_calls_are_refused_in_words = refuses(CALLS)
