@@ -50,7 +50,7 @@ interval = sets.Interval(preds_new - 1, preds_new + 1)
 jax.block_until_ready(key)
 programs.clear()
 start = time.process_time()
-jax.block_until_ready({call})
+jax.block_until_ready([{call}])
 print(time.process_time() - start, len(programs))
 """
 BLOCK = """
