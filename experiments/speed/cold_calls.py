@@ -119,12 +119,13 @@ def measure(
         for tree in trees if i % 2 else trees[::-1]:
             found[tree].append(run(tree, programs[tree], environment))
     least = {tree: min(pairs) for tree, pairs in found.items()}
-    row = {"call": name, "CPU s": least[trees[0]][0], "programs": least[trees[0]][1]}
+    own, count = least[trees[0]]
+    row = {"call": name, "CPU s": own, "programs": count}
     for other in trees[1:]:
         seconds, count = least[other]
         bar = MOSTS.get(name, MOST if seconds > LONG else None)
         row |= {"other CPU s": seconds, "other programs": count}
-        row |= {"ratio": row["CPU s"] / seconds, "at most": bar}
+        row |= {"ratio": own / seconds, "at most": bar}
     return row
 
 
