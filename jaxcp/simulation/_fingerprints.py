@@ -215,7 +215,7 @@ def content_of(program: Any) -> tuple[Hashable, ...] | None:
     reader = Reader()
     for part in _parts(program):
         if hasattr(part, "__array__"):
-            readable = on_host(part) and part.dtype != object
+            readable = isinstance(part.dtype, np.dtype) and on_host(part)
             reader.read(np.asarray(part)) if readable else reader.same(part)
         elif callable(part) and not _is_lasting(part):
             return None

@@ -495,7 +495,7 @@ class _Traced(NamedTuple):
     batches: dict
 
 
-def _traced(trial: Callable, state: Hashable, key: Array) -> _Traced:
+def _traced(trial: Any, state: Hashable, key: Array) -> _Traced:
     """Returns a trial in a state as a program, kept as long as the trial lives."""
     is_method = isinstance(trial, MethodType)
     owner, name = (trial.__self__, trial.__func__) if is_method else (trial, None)
@@ -544,7 +544,7 @@ def _forget(kept: dict, most: int) -> None:
         kept.pop(next(iter(kept)))
 
 
-def _compiled(one: Any, impl: Any, width: int, mesh: Mesh | None) -> Any:
+def _compiled(one: Any, impl: Any, width: int, mesh: Any) -> Any:
     """Returns the program `(key_data, first) -> leaves of results` of one of a key."""
     from jax.extend.random import threefry_2x32
 
