@@ -68,7 +68,8 @@ class Scored(Promised):
         """Compiles the programs of sets of so many rows, so that requests need not.
 
         Numbers of rows up to the same power of two share a program on a CPU, if there
-        are not many (2^15 numbers): 5, 6, 7 and 8 do. A calibration of more than 2^14
+        are not many (2^15 numbers): 5, 6, 7 and 8 do. Where rows have few numbers all
+        up to 64 do but powers of two: 5, 50 and 64. A calibration of more than 2^14
         rows has one for each number; its predictor, `at(alpha)`, has not.
 
         Args:

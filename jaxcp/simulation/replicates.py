@@ -75,8 +75,9 @@ def simulate(
     Each device runs batches of one size, a jitted, vmapped program each, so that
     results depend neither on the number of devices and processes nor on interruptions,
     to the last bit. (They depend on the batch size, and so on the number of trials, by
-    rounding: XLA may add floats in another order.) Define `trial` once and a second
-    call compiles nothing, unless the values that it closes over have changed.
+    rounding: XLA may add floats in another order.) A second call compiles nothing,
+    unless the values that `trial` closes over have changed; nor does that of a trial
+    defined anew that computes the same, without callbacks.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same results, to the last bit: each chunk of
@@ -98,7 +99,7 @@ def simulate(
       span: The replicates start, ..., stop - 1 that this call runs, as (start, stop): a
         part of the r, in batches of the same size. Defaults to all.
       batch_size: Replicates at once on each device: a matter of memory and speed only.
-        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
+        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the sizes in the trial, at
         most 16,384 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
       mesh: Devices that share the replicates, along all axes. Defaults to all devices,
         or to `jax_default_device` if set; no more than there are batches.
