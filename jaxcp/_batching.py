@@ -135,6 +135,13 @@ def _size(n: int, cheap: int) -> int:
     return coarse if coarse <= cheap else 1 << bits
 
 
+def alike(size: int) -> tuple[int, ...]:
+    """Returns sizes that have the programs of all up to the same power of two."""
+    power = 1 << max(size - 1, 0).bit_length()
+    # Few rows may be filled up to more, but a power of two is left as it is.
+    return (size, power - 1, power) if 2 < size <= _CHEAP else (size,)
+
+
 def _num_rows(rows):
     """Returns the number of rows, 0 if there are none."""
     for v in rows:
