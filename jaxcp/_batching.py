@@ -1,10 +1,10 @@
 """Batches: filled up so that many sizes share a program, in blocks, and of scores.
 
 jax compiles a program for every number of rows. Here all numbers up to the same power
-of two share one: the last row is repeated until the batch is that long, and results are
-cut back, both in numpy, which compiles nothing and takes 0.1 ms or so. Large batches,
-traced arrays, and those that lie elsewhere than in the memory of the host, are never
-filled up.
+of two share one, and where rows cost little those up to 64 or 256: the last row is
+repeated until the batch is that long, and results are cut back, both in numpy, which
+compiles nothing and takes 0.1 ms or so. Large batches, traced arrays, and those that
+lie elsewhere than in the memory of the host, are never filled up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from numbers import Real
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,9 @@ from jaxcp.typing import AnySet, LabelScore, PyTree, Score
 _MOST_ROWS = 2**14
 _MOST = 2**15  # numbers of a batch: beyond, running may outweigh compiling
 _MOST_PAIRED = 2**10  # rows of which all pairs are looked at
+# Numbers of a batch, or held rows, and pairs of the two that take few microseconds.
+_CHEAP, _CHEAP_PAIRS = 2**8, 2**12
+_LEAST = 64  # rows that a cheap batch is filled up to
 
 
 def by_rows(program, *fixed, rows, holder=None):
@@ -33,7 +37,8 @@ def by_rows(program, *fixed, rows, holder=None):
 
     Without a holder `program(*fixed, *rows)`; without rows results are of any shape. A
     holder has `_num_held()` rows of its own, 0 for those that cannot be filled up, and
-    `_filled(size)` returns it with more, which do not count.
+    `_filled(size)` returns it with more, which do not count. It says whether its work
+    is that of all pairs of rows (`_by_pairs`).
     """
     given = () if holder is None else (holder,)
     sizes = _sizes((holder, fixed), rows, holder)
@@ -55,7 +60,7 @@ def counted(program, *rows, by_pairs=False, **options):
     The first `count` rows count, all if it is None. `by_pairs` says that a program goes
     through all pairs of rows: filling up adds many.
     """
-    sizes = _sizes(options, rows, most=_MOST_PAIRED if by_pairs else _MOST_ROWS)
+    sizes = _sizes(options, rows, by_pairs=by_pairs)
     if sizes is None:
         return program(*rows, None, **options)
     count = np.asarray(_num_rows(rows), np.int32)
@@ -96,23 +101,45 @@ def _is_on_host(leaf):
     return all(device.platform == "cpu" for device in leaf.devices())
 
 
-def _sizes(fixed, rows, holder=None, most=_MOST_ROWS):
+def _sizes(
+    fixed: PyTree, rows: PyTree, holder: Any = None, by_pairs: bool = False
+) -> tuple[int, int] | None:
     """Returns the numbers of rows to fill up to, held and given; None to leave all."""
-    numbers = 0 if holder is None else holder._num_held(), _num_rows(rows)
-    if not (isinstance(numbers[0], int) and isinstance(numbers[1], int)):
+    num_held, num_rows = 0 if holder is None else holder._num_held(), _num_rows(rows)
+    if not (isinstance(num_held, int) and isinstance(num_rows, int)):
         return None  # an export leaves them open
-    sizes = tuple(map(_power, numbers))
-    if sizes == numbers or max(sizes) > most:
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(rows))
+    if by_pairs or (holder is not None and holder._by_pairs):
+        sizes = _size(num_held, 0), _size(num_rows, 0)
+    else:
+        held = _size(num_held, _CHEAP)
+        cheap = _CHEAP * num_rows // max(numbers, 1)
+        sizes = held, _size(num_rows, min(cheap, _CHEAP_PAIRS // max(held, 1)))
+    most = _MOST_PAIRED if by_pairs else _MOST_ROWS
+    if sizes == (num_held, num_rows) or max(sizes) > most:
         return None
-    total = sum(leaf.size for leaf in jax.tree.leaves(rows))
-    if sizes[1] * total > _MOST * numbers[1] or not on_host(fixed, rows):
+    if sizes[1] * numbers > _MOST * num_rows or not on_host(fixed, rows):
         return None
     return sizes
 
 
-def _power(n):
-    """Returns the least power of two that is at least `n`; 0 of 0."""
-    return 1 << (n - 1).bit_length() if n else 0
+def _size(n: int, cheap: int) -> int:
+    """Returns to how many rows `n` are filled up, unless they are a power of two.
+
+    64, 256, ... if so many are cheap, else the least power of two.
+    """
+    if n & (n - 1) == 0:
+        return n
+    bits = (n - 1).bit_length()
+    coarse = max(1 << bits + bits % 2, _LEAST)
+    return coarse if coarse <= cheap else 1 << bits
+
+
+def alike(size: int) -> tuple[int, ...]:
+    """Returns sizes that have the programs of all up to the same power of two."""
+    power = 1 << max(size - 1, 0).bit_length()
+    # Few rows may be filled up to more, but a power of two is left as it is.
+    return (size, power - 1, power) if 2 < size <= _CHEAP else (size,)
 
 
 def _num_rows(rows):

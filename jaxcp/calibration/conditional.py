@@ -52,6 +52,7 @@ class ConditionalCalibration(Rule):
         "the features"
     )
     assumption = HELD_OUT
+    _by_pairs = True
     nested, _instead = False, "; take dual"
     at_a_time = 32  # of which each pivots by itself
 

@@ -59,6 +59,7 @@ class LocalCalibration(Rule):
         "the kernel, chosen without their scores, is symmetric; or anchors are drawn "
         "from it afresh"
     )
+    _by_pairs = True
 
     def __post_init__(self) -> None:
         _names.keep_names(self, "classes")

@@ -17,7 +17,7 @@ from jax import Array
 
 from jaxcp import _checks, _names
 from jaxcp._arrays import is_concrete
-from jaxcp._batching import by_rows, invert, invert_each, on_host
+from jaxcp._batching import alike, by_rows, invert, invert_each, on_host
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.exporting import drawn, exported
 from jaxcp.certificates.promises import NO_PROMISE, Promised
@@ -68,8 +68,9 @@ class Scored(Promised):
         """Compiles the programs of sets of so many rows, so that requests need not.
 
         Numbers of rows up to the same power of two share a program on a CPU, if there
-        are not many (2^15 numbers): 5, 6, 7 and 8 do. A calibration of more than 2^14
-        rows has one for each number; its predictor, `at(alpha)`, has not.
+        are not many (2^15 numbers), or need no other call here: 5, 6, 7 and 8 do. A
+        calibration of more than 2^14 rows has one for each number; its predictor,
+        `at(alpha)`, has not.
 
         Args:
           sizes: Numbers of rows.
@@ -87,7 +88,7 @@ class Scored(Promised):
             size that is no int >= 0.
 
         Cost:
-          One call for each size.
+          One call for each size, of few rows three.
 
         See also:
           Calibration.at, Predictor.export, save
@@ -343,7 +344,7 @@ def warm(call, sizes, rows, context):
     """Calls with so many rows each, of those that are given again and again."""
     if "alpha" not in context and not isinstance(call, Predictor):
         context = {"alpha": 0.5, **context}
-    for size in sizes:
+    for size in dict.fromkeys(v for most in sizes for v in alike(most)):
         again = lambda v: np.resize(v, (size, *np.shape(v)[1:]))  # noqa: B023, E731
         known = {k: v if k in _FIXED else again(v) for k, v in context.items()}
         jax.block_until_ready(call(jax.tree.map(again, rows), **known))

@@ -33,6 +33,7 @@ class Thresholds(Scored):
 
     components: tuple[int, ...] = ()
     at_a_time: ClassVar[int | None] = None
+    _by_pairs: ClassVar[bool] = False  # whether each test point goes through all rows
     _reads: ClassVar[dict[str, dict[str, bool]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:

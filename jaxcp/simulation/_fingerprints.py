@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxcp._batching import on_host
 from jaxcp.checking.captured import LIBRARIES, SCALARS, Reader, is_library
 from jaxcp.typing import PyTree
 
@@ -25,6 +26,7 @@ _KIND_OF_FUNCTION = 0x3FF  # among the flags of code; a docstring has one beyond
 _NOT_CODE = ("__doc__", "__firstlineno__", "__static_attributes__")  # of a class
 _CODE = FunctionType | ModuleType | type | property | functools.partial
 _CONSTANTS = (*SCALARS, np.ndarray, np.generic, jax.Array)
+_WITH_DERIVATIVES = "custom_jvp_call", "custom_vjp_call"
 _FORMAT = 3  # of chunks and settings
 # They change bits of results, and what a trial is as a program does not show all.
 _FLAGS = ("enable_x64", "threefry_partitionable", "default_matmul_precision")
@@ -200,6 +202,47 @@ def digest_of(trial: Callable[[Array], PyTree], key: Array) -> str:
     # Addresses of functions differ from one process to the next.
     text = re.sub(r"0x[0-9a-f]+", "", str(program))
     return fingerprint([text, *_captured(program)], _CURE, trial)
+
+
+def content_of(program: Any) -> tuple[Hashable, ...] | None:
+    """Returns what distinguishes a program from others of this process.
+
+    Arrays count by content, what jax compares by value does so here, and other objects
+    and functions of libraries by identity. None if functions of the user are in it,
+    such as callbacks, for these may change.
+    """
+    text = re.sub(r"0x[0-9a-f]+", "", str(program))
+    reader = Reader()
+    for part in _parts(program):
+        if hasattr(part, "__array__"):
+            readable = isinstance(part.dtype, np.dtype) and on_host(part)
+            reader.read(np.asarray(part)) if readable else reader.same(part)
+        elif callable(part) and not _is_lasting(part):
+            return None
+        elif type(part).__eq__ is object.__eq__ or not isinstance(part, Hashable):
+            reader.same(part)
+        else:
+            reader.found.append(part)
+    return hashlib.sha256(text.encode()).hexdigest(), *reader.found
+
+
+def _is_lasting(function: Any) -> bool:
+    """Returns whether a function is of a library, and holds nothing of the user."""
+    is_inner = "<locals>" in getattr(function, "__qualname__", "")
+    return is_library(module_of(function)) and not is_inner
+
+
+def _parts(program: Any) -> Iterator[Any]:
+    """Yields constants of a program, and all that its operations are told."""
+    yield from getattr(program, "consts", ())
+    for equation in program.eqns:
+        yield from (np.asarray(v.val) for v in equation.invars if hasattr(v, "val"))
+        differentiates = equation.primitive.name in _WITH_DERIVATIVES
+        for part in jax.tree.leaves([*equation.params.values()], is_leaf=_is_program):
+            if _is_program(part):
+                yield from _parts(part)
+            elif not differentiates:  # derivatives are taken before
+                yield getattr(part, "callback_func", getattr(part, "rule", part))
 
 
 def _captured(program: Any) -> Iterator[Any]:

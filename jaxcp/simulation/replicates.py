@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -25,7 +26,14 @@ from jaxcp._tree import explained
 from jaxcp.checking.captured import settle, states_of
 from jaxcp.saving.files import read, to_bytes
 from jaxcp.simulation import _storage
-from jaxcp.simulation._fingerprints import checked, digest_of, parts_of, settings_of
+from jaxcp.simulation._fingerprints import (
+    checked,
+    content_of,
+    digest_of,
+    parts_of,
+    settings_of,
+)
+from jaxcp.simulation._memory import num_bytes_of
 from jaxcp.simulation.statistics import statistics_of
 from jaxcp.typing import PyTree
 
@@ -33,8 +41,10 @@ from jaxcp.typing import PyTree
 _BUDGET, _BUDGET_ELSEWHERE = {"cpu": 2**24}, 2**30
 _WIDEST, _WIDEST_ELSEWHERE = {"cpu": 2**14}, 2**17
 _FEW = 16  # batches that there should be at least: to share out, to report, to save
-_KEPT = 32  # programs of a trial
-_programs: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+_KEPT = 32  # states of a trial, and programs of each
+_SHARED = 8  # programs that trials of equal content share, whether these live or not
+_trials: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+_programs: dict[Hashable, Any] = {}
 # Seconds that a chunk lasts, between these where batches are short enough.
 _SHORT, _LONG = 0.5, 2.0
 _LARGEST = 2**28  # bytes of results in a chunk, if a batch has fewer
@@ -65,8 +75,9 @@ def simulate(
     Each device runs batches of one size, a jitted, vmapped program each, so that
     results depend neither on the number of devices and processes nor on interruptions,
     to the last bit. (They depend on the batch size, and so on the number of trials, by
-    rounding: XLA may add floats in another order.) Define `trial` once and a second
-    call compiles nothing, unless the values that it closes over have changed.
+    rounding: XLA may add floats in another order.) A second call compiles nothing,
+    unless the values that `trial` closes over have changed; nor does that of a trial
+    defined anew that computes the same, without callbacks.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same results, to the last bit: each chunk of
@@ -88,7 +99,7 @@ def simulate(
       span: The replicates start, ..., stop - 1 that this call runs, as (start, stop): a
         part of the r, in batches of the same size. Defaults to all.
       batch_size: Replicates at once on each device: a matter of memory and speed only.
-        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the compiler's account, at
+        Defaults to as many as fit 16 MiB (a GPU: 1 GiB) by the sizes in the trial, at
         most 16,384 (a GPU: 131,072) and a 16th of all. Choose it for trials of seconds.
       mesh: Devices that share the replicates, along all axes. Defaults to all devices,
         or to `jax_default_device` if set; no more than there are batches.
@@ -374,17 +385,17 @@ class Batch:
     """Replicates that run at once.
 
     Args:
-      trial: Function of a key that runs.
+      trial: The program of one key, and the shapes of its results.
       key: Key of all replicates.
       width: Replicates of one device, one program however many devices there are.
       mesh: The devices; None is the default device alone.
-      state: What distinguishes the trial from what it was at another time.
     """
 
-    def __init__(self, trial, key, width, mesh, state):
+    def __init__(self, trial, key, width, mesh):
         self.key, self.width, self.mesh = key, width, mesh
         self._key_data, impl = parts_of(key)
-        self._program = _program(trial, state, impl, width, mesh)
+        self._structure = jax.tree.structure(trial.traced.out_info)
+        self._program = _program(trial, impl, width, mesh)
 
     @property
     def size(self) -> int:
@@ -393,11 +404,13 @@ class Batch:
 
     def run(self, first: int) -> PyTree:
         """Returns results of replicates first, first + 1, ... with a leading axis."""
-        return self._program(self._key_data, _words(first))
+        leaves = self._program(self._key_data, _words(first))
+        return jax.tree.unflatten(self._structure, leaves)
 
     def shapes(self) -> PyTree:
         """Returns shapes and dtypes of the results of one replicate."""
-        return _of_one(self._program.eval_shape(self._key_data, _words(0)))
+        leaves = self._program.eval_shape(self._key_data, _words(0))
+        return _of_one(jax.tree.unflatten(self._structure, leaves))
 
     def width_that_fits(self) -> int:
         """Returns how many fit the memory, by the compiler's account of this batch."""
@@ -407,9 +420,13 @@ class Batch:
         if memory is None:  # not known on every kind of device
             return self.width
         used = memory.temp_size_in_bytes + memory.output_size_in_bytes
-        budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
-        fits = max(budget * self.width // max(used, 1), 1)
-        return 2 ** (int(fits).bit_length() - 1)
+        return _fitting(used / self.width)
+
+
+def _fitting(num_bytes: float) -> int:
+    """Returns how many replicates of so many bytes fit the memory, a power of two."""
+    budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
+    return 2 ** (int(max(budget / max(num_bytes, 1), 1)).bit_length() - 1)
 
 
 def _of_one(rows):
@@ -431,23 +448,23 @@ def _plus(words, more):
 def layout(trial, key, num_trials, batch_size, mesh, digest=None):
     """Returns the batches of a simulation, of the program that has a digest if given.
 
-    An automatic batch starts large, and shrinks if the compiler says that it would not
-    fit the memory meant for it.
+    An automatic batch fits the memory meant for it by the sizes in the trial, and one
+    is compiled. It shrinks where the compiler says that it takes more than twice that.
     """
-    state = states_of([trial]), digest
+    one = _traced(trial, (states_of([trial]), digest), key)
 
     def batch(width):
-        devices = _mesh_for(mesh, num_trials, width)
-        return Batch(trial, key, width, devices, state)
+        return Batch(one, key, width, _mesh_for(mesh, num_trials, width))
 
     most = _WIDEST.get(jax.default_backend(), _WIDEST_ELSEWHERE)
     width = int(max(min(batch_size or most, num_trials), 1))
     if batch_size is not None:
         return batch(width)
     width = min(width, -(-num_trials // _FEW)) or 1
-    found = batch(2 ** (width - 1).bit_length())
+    widest = 2 ** (width - 1).bit_length()
+    found = batch(min(widest, _fitting(num_bytes_of(one.traced.jaxpr.jaxpr))))
     fits = found.width_that_fits() if found.width > 1 else 1
-    return batch(fits) if fits < found.width else found
+    return batch(fits) if 2 * fits < found.width else found
 
 
 def spans_processes(mesh: Mesh | None) -> bool:
@@ -472,37 +489,73 @@ def _default_device():
     return jax.config.jax_default_device  # type: ignore[attr-defined]  # made by jax
 
 
-def _program(trial, *settings):
-    """Returns the jitted program of a batch, kept as long as the trial lives."""
+class _Traced(NamedTuple):
+    """A trial as a program of one key, and its batches by their settings."""
+
+    traced: Any
+    batches: dict
+
+
+def _traced(trial: Any, state: Hashable, key: Array) -> _Traced:
+    """Returns a trial in a state as a program, kept as long as the trial lives."""
     is_method = isinstance(trial, MethodType)
     owner, name = (trial.__self__, trial.__func__) if is_method else (trial, None)
     try:
-        kept = _programs.setdefault(owner, {})
+        kept = _trials.setdefault(owner, {})
     except TypeError:  # a value that cannot be hashed, or known weakly
-        return _compiled(lambda: trial, *settings)
-    if (name, settings) not in kept:
+        return _Traced(_jitted(lambda: trial, state).trace(key), {})
+    if (name, state) not in kept:
         own = weakref.WeakMethod(trial) if is_method else weakref.ref(trial)
-        kept[name, settings] = _compiled(own, *settings)
-        while len(kept) > _KEPT:
-            kept.pop(next(iter(kept)))
-    return kept[name, settings]
+        kept[name, state] = _jitted(own, state), {}
+        _forget(kept, _KEPT)
+    one, batches = kept[name, state]
+    return _Traced(one.trace(key), batches)
 
 
-def _compiled(trial, state, impl, width, mesh):
-    """Returns the program `(key_data, first) -> results`."""
+def _jitted(trial: Callable[[], Any], state: Any) -> Any:
+    """Returns a trial that is known weakly, to be traced."""
+
+    def results_of(key):
+        one = trial()  # it lives: a call that holds it is tracing
+        results = checked(one(key))
+        settle([one], state[0])
+        return results
+
+    return jax.jit(results_of)
+
+
+def _program(trial: _Traced, *settings: Any) -> Any:
+    """Returns the jitted program of a batch: that of a trial with equal content."""
+    one = trial.traced.jaxpr
+    if (one, settings) not in trial.batches:
+        content = content_of(one)
+        place = content, settings
+        found = _programs.pop(place, None) or _compiled(one, *settings)
+        if content is not None:
+            _programs[place] = found
+            _forget(_programs, _SHARED)
+        trial.batches[one, settings] = found
+        _forget(trial.batches, _KEPT)
+    return trial.batches[one, settings]
+
+
+def _forget(kept: dict, most: int) -> None:
+    """Forgets the oldest of what is kept."""
+    while len(kept) > most:
+        kept.pop(next(iter(kept)))
+
+
+def _compiled(one: Any, impl: Any, width: int, mesh: Any) -> Any:
+    """Returns the program `(key_data, first) -> leaves of results` of one of a key."""
     from jax.extend.random import threefry_2x32
 
     def replicates(key_data, first):
-        one = trial()  # it lives: a batch that holds it is being traced
-
         def each(i):  # fold_in(key, i), whose counter has two words
             key = threefry_2x32(key_data, _plus(first, i))
             key = key if impl is None else jax.random.wrap_key_data(key, impl=impl)
-            return checked(one(key))
+            return jaxpr_as_fun(one)(key)
 
-        results = jax.vmap(each)(jnp.arange(width, dtype=jnp.uint32))
-        settle([one], state[0])
-        return results
+        return jax.vmap(each)(jnp.arange(width, dtype=jnp.uint32))
 
     def on_device(key_data, first):
         place = lax.axis_index(mesh.axis_names).astype(jnp.uint32)

@@ -235,10 +235,101 @@ def test_other_numbers_of_rows_compile_nothing(labels, precision, programs):
 def test_rows_are_filled_up_where_they_are_few():
     sizes = []
     program = lambda v, count: sizes.append(len(v))  # noqa: E731
-    for n in 100, 128, 1025, 2**14 + 1:
+    for n in 9, 100, 128, 1025, 2**14 + 1:
         _batching.counted(program, np.zeros(n))
         _batching.counted(program, np.zeros(n), by_pairs=True)
-    assert sizes == [128, 128, 128, 128, 2048, 1025, 2**14 + 1, 2**14 + 1]
+    few = [64, 16, 256, 128, 128, 128]
+    assert sizes == [*few, 2048, 1025, 2**14 + 1, 2**14 + 1]
+
+
+@pytest.mark.parametrize(
+    "n, cheap, size",
+    [
+        *[(n, 256, n) for n in (0, 1, 2, 8, 64, 128, 256, 512)],
+        *[(n, 256, 64) for n in (3, 9, 50, 63)],
+        *[(n, 256, 256) for n in (65, 129, 255)],
+        *[(n, 256, 1024) for n in (513, 900, 907)],
+        *[(n, 63, 16) for n in (9, 15)],
+        *[(n, 255, 128) for n in (65, 127)],
+        (257, 2**20, 1024),
+        (1025, 2**20, 4096),
+    ],
+)
+def test_sizes_that_rows_are_filled_up_to(n, cheap, size):
+    assert _batching._size(n, cheap) == size
+
+
+def of_context(cp, preds, y, **context):
+    return cp(preds, 0.3, **context), cp.p_values(preds, y, **context)
+
+
+def of_kinds(n, m):
+    """Returns what calibrations of each kind find, with rows of all other sizes."""
+    preds, y, weights = rows(n)
+    test_preds, test_y, test_weights = rows(m, 1)
+    groups, test_groups = jnp.arange(n) % 3, jnp.arange(m) % 3
+    u = jnp.linspace(0.1, 0.9, m)
+    p = jnp.stack([jnp.abs(preds), jnp.ones(n)], 1) / (1 + jnp.abs(preds))[:, None]
+    labels = (y > 0).astype(int)
+    plain = jaxcp.calibrate(ABSOLUTE, preds, y)
+    weighted = jaxcp.calibrate(ABSOLUTE, preds, y, weights=jnp.asarray(weights))
+    grouped = jaxcp.calibrate_groups(ABSOLUTE, preds, y, groups, num_groups=3)
+    lac = jaxcp.calibrate(scores.LAC(), p, labels)
+    line = jnp.stack([jnp.ones(n), preds], 1)
+    test_line = jnp.stack([jnp.ones(m), test_preds], 1)
+    conditional = jaxcp.calibrate_conditional(ABSOLUTE, preds, y, line)
+    kernel = jaxcp.conditional.Gaussian(1.0)
+    local = jaxcp.calibrate_local(ABSOLUTE, preds, y, preds[:, None], kernel)
+    system = jaxcp.predictive.calibrate_predictive(scores.Residual(), preds, y)
+    ends = plain(test_preds, 0.3)
+    own = {"test_weights": jnp.asarray(test_weights)}
+    near = {"x": test_preds[:, None], "anchors": test_preds[:, None] + 0.1}
+    return {
+        "scores": plain.scores,
+        "thresholds": [cp.quantile(0.3) for cp in (plain, grouped, lac)],
+        "plain": of_context(plain, test_preds, test_y),
+        "smoothed": of_context(plain, test_preds, test_y, u=u),
+        "weights": weighted(test_preds, 0.3, **own),
+        "groups": of_context(grouped, test_preds, test_y, groups=test_groups),
+        "labels": [lac(p[:m], 0.3), lac.p_values(p[:m])],
+        "conditional": conditional(test_preds, 0.3, features=test_line),
+        "local": local(test_preds, 0.3, **near),
+        "predictor": plain.at(0.3)(test_preds),
+        "covered": metrics.covered(ends, test_y),
+        "rates": [metrics.coverage(ends, test_y), metrics.infinite_rate(ends)],
+        "floats": {
+            "weights": weighted.p_values(test_preds, test_y, **own),
+            "cdf": system.cdf(test_preds, test_y, u=u),
+            "crps": system.crps(test_preds, test_y),
+            "sizes": [metrics.mean_size(ends), metrics.sizes(ends)],
+            "interval score": metrics.interval_score(ends, test_y, 0.3),
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "n, m", [(9, 5), *(pytest.param(*v, marks=pytest.mark.slow) for v in [(70, 6)])]
+)
+def test_nothing_depends_on_the_size_filled_up_to(n, m, monkeypatch):
+    """Sets, thresholds and shares to the last bit, sums of floats but for rounding."""
+    found = of_kinds(n, m)
+    monkeypatch.setattr(_batching, "_size", lambda n, cheap: 1 << (n - 1).bit_length())
+    expected = of_kinds(n, m)
+    same(found.pop("floats"), expected.pop("floats"), rtol=1e-6)
+    same(found, expected)
+
+
+def test_few_numbers_of_rows_share_programs(programs):
+    """9 and 50 rows share all, 900 and 907 too: at most two programs of each kind."""
+    counts = {}
+    jax.clear_caches()
+    for n in 9, 50, 900, 907:
+        programs.clear()
+        preds, y, _ = (np.asarray(v) for v in rows(n))
+        fold(ABSOLUTE, preds, y, preds[:7], y[:7])
+        counts[n] = len(programs)
+    assert counts[50] == counts[907] == 0
+    assert 0 < counts[900] <= counts[9]
 
 
 def test_what_is_traced_or_lies_elsewhere_is_left_alone():
@@ -246,7 +337,7 @@ def test_what_is_traced_or_lies_elsewhere_is_left_alone():
     program = jax.jit(lambda v: v + len(v))
     expected = v + 5
     run = lambda v: _batching.by_rows(program, rows=(v,))  # noqa: E731
-    assert_array_equal(run(v), v + 8)
+    assert_array_equal(run(v), v + 64)
     assert_array_equal(jax.jit(run)(v), expected)
     assert_array_equal(jax.vmap(run)(v[None])[0], expected)
     assert_array_equal(jax.jvp(run, (v,), (v,))[0], expected)

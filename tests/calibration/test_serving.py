@@ -311,6 +311,22 @@ def test_files_of_a_predictor_have_no_row(tmp_path):
         assert all(v.size < 60 for k, v in np.load(level).items() if k != "jaxcp.json")
 
 
+@pytest.mark.parametrize("most", [3, 32, 50, 100])
+def test_one_size_is_made_for_all_up_to_its_power_of_two(most, programs):
+    """Also where few rows are filled up further than the power."""
+    draw, power = np.random.default_rng(0), 1 << (most - 1).bit_length()
+    preds, y = draw.normal(size=(2, 40)).astype(np.float32)
+    cp = jaxcp.calibrate(scores.Absolute(), preds, y)
+    calls = cp.at(0.2), lambda v: cp(v, 0.2), lambda v: cp(v, 0.3)
+    for each in (cp, cp.at(0.2)):
+        each.compile([most], preds)
+    programs.clear()
+    for size in range(power // 2 + 1, power + 1):
+        for call in calls:
+            call(np.resize(preds, size))
+    assert programs == []
+
+
 def test_after_compile_no_request_compiles(programs):
     p, y = CASES["aps-randomized"].batch(60)
     lac = jaxcp.calibrate_groups(scores.LAC(), p[0], y, y % 3, num_groups=3)

@@ -114,6 +114,7 @@ def test_bars_are_of_experiments_and_experiments_are_all_run():
     others = {
         "accelerator",  # measured where one is lent
         "calls",  # prints what a page says
+        "cold_calls",  # measured beside another checkout
         "decision_figure",
         "front_page",
         "results",

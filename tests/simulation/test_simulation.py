@@ -23,7 +23,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp.scores import Absolute
-from jaxcp.simulation import Moments, Quantiles, Total, merge
+from jaxcp.simulation import Moments, Quantiles, Total, merge, replicates
 from jaxcp.simulation._storage import PatientStop
 from jaxcp.simulation.replicates import layout
 
@@ -210,10 +210,131 @@ def test_second_call_traces_nothing(key):
 
     jaxcp.simulate(counted, key, 20, batch_size=5)
     jaxcp.simulate(counted, jax.random.key(1), 40, batch_size=5)
-    assert len(traces) == 1
     jaxcp.simulate(counted, key, 64)
     jaxcp.simulate(counted, jax.random.key(1), 64)
-    assert len(traces) == 2
+    assert len(traces) == 1  # for all batch sizes
+
+
+READS = """
+import jax, jax.numpy as jnp, numpy as np
+
+size, table = {size}, np.array({table})
+def helper(x):
+    return {helper}
+
+def made(scale):
+    def trial(key):
+        return helper(scale * jax.random.normal(key, (size,)) + table)
+    return trial
+
+trial = made({scale})
+"""
+READ = {"size": 3, "table": "[0.5]", "helper": "jnp.sum(x)", "scale": 2}
+
+
+def read(**changes):
+    """Returns a trial of a text that is run anew, with other numbers or helpers."""
+    names = {}
+    exec(READS.format(**READ | changes), names)
+    return names["trial"]
+
+
+@pytest.fixture
+def batches():
+    """The batches that are compiled from here on; none is known from before."""
+    found: list[str] = []
+
+    def note(event, duration, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.extend({*about.values()} & {"jit(replicates)", "jit(on_devices)"})
+
+    replicates._programs.clear()
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_a_trial_that_is_defined_anew_uses_the_program_there_is(key, batches):
+    first = jaxcp.simulate(read(), key, 40, batch_size=5)
+    assert len(batches) == 1
+    gc.collect()  # the trial is gone, and its program is not
+    again = jaxcp.simulate(read(), key, 40, batch_size=5)
+    assert len(batches) == 1
+    assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale": "2.5"},
+        {"size": "4"},
+        {"table": "[0.25]"},
+        {"helper": "jnp.max(x)"},
+        {"helper": "(jnp.sum(x), size)"},
+    ],
+    ids=str,
+)
+def test_a_trial_that_reads_other_values_is_another_program(change, key, batches):
+    first = jaxcp.simulate(read(), key, 40, batch_size=5)
+    other = jaxcp.simulate(read(**change), key, 40, batch_size=5)
+    assert len(batches) == 2
+    expected = jax.jit(read(**change))(jax.random.fold_in(key, 7))
+    jax.tree.map(lambda v, w: assert_allclose(v[7], w, rtol=1e-6), other, expected)
+    assert not np.array_equal(jax.tree.leaves(first)[0][7], expected)
+
+
+@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (np.float32(1), np.int8(1))])
+def test_numbers_of_other_types_are_other_programs(values, key, batches):
+    made = lambda v: lambda key: (jnp.asarray(v), jax.random.bits(key))  # noqa: E731
+    for count, value in enumerate(values, 1):
+        found, _ = jaxcp.simulate(made(value), key, 8, batch_size=4)
+        assert found.dtype == jnp.asarray(value).dtype
+        assert len(batches) == count
+
+
+def test_results_in_other_places_share_a_program(key, batches):
+    """The same numbers, under names of their own."""
+    bits = jaxcp.simulate(lambda key: jax.random.bits(key), key, 8, batch_size=4)
+    named = jaxcp.simulate(
+        lambda key: {"b": jax.random.bits(key)}, key, 8, batch_size=4
+    )
+    assert len(batches) == 1
+    assert_array_equal(named["b"], bits)
+
+
+def test_trials_with_callbacks_share_no_program(key):
+    """What the host does may change: each calls its own, and dies with it."""
+
+    def made(offset):
+        like = jax.ShapeDtypeStruct((), np.float32)
+        on_host = lambda x: np.float32(x + offset[0])  # noqa: E731
+        return lambda key: jax.pure_callback(
+            on_host, like, jnp.float32(1), vmap_method="sequential"
+        )
+
+    offsets = [0.0], [0.0]
+    trials = [made(offset) for offset in offsets]
+    for trial in trials:
+        assert_array_equal(jaxcp.simulate(trial, key, 2), np.ones(2))
+    offsets[1][0] = 1.0
+    assert_array_equal(jaxcp.simulate(trials[0], key, 2), np.ones(2))
+    assert_array_equal(jaxcp.simulate(trials[1], key, 2), np.full(2, 2.0))
+    gone = weakref.ref(trials[0])
+    del trials, trial
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_last_block_of_the_readme_compiles_its_trial_once(batches):
+    """Its automatic batch fits by the sizes in it: one program, not one too wide."""
+
+    def trial(key):
+        x, y = jaxcp.datasets.linear(key, 100, num_features=1)
+        cp = jaxcp.calibrate(Absolute(), x[:99, 0], y[:99])
+        return jaxcp.metrics.coverage(cp(x[99:, 0], alpha=0.1), y[99:])
+
+    layout(trial, jax.random.key(4), 100_000, None, mesh_of(1)).run(0)
+    assert len(batches) == 1
 
 
 def test_automatic_batches_fit_their_memory(key):
