@@ -125,8 +125,8 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> AnySet:
     sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
     if isinstance(sets, HasEnds):
         lower, upper = sets.ends()
-        lower, upper = -ballot.last_end(-lower), ballot.last_end(upper)
-        return sets.with_ends(largest(lower), -largest(-upper))
+        last = ballot.last_end(jnp.stack([-lower, upper], -1))  # one selection
+        return sets.with_ends(largest(-last[..., 0]), -largest(-last[..., 1]))
     if isinstance(sets, HasPieces):
         return _union(sets, ballot)
     votes, spare = ballot.tally(len(scores))
@@ -205,6 +205,8 @@ def largest(values: Array) -> Array:
     By its place: the gradient of `jnp.max` compares values with their maximum, and is
     NaN where a compiler rounds the two differently.
     """
+    if len(values) == 1:
+        return values[0]
     place = jnp.argmax(lax.stop_gradient(values), axis=0)
     return jnp.take_along_axis(values, place[None], axis=0)[0]
 

@@ -125,6 +125,7 @@ SHORT = 128  # rows of fewer numbers lie side by side
 _LANES, _FEW = 512, 26  # of them, and numbers on top of one another
 _WIDTH, _DEEP = 32, 31  # numbers side by side in a sum, and on top of one another
 _BLOCK = 2**20  # numbers at once: their bytes stay in the cache
+_ROLLED = 2**18  # numbers up to which the rounds are a loop
 
 
 def row_keys(x: Array, k: Array) -> Array:
@@ -207,25 +208,32 @@ def bisect_bytes(keys_of, falls_short, like):
         falls short.
       like: An array of the shape of the result, which broadcasts with that of the keys.
     """
-    keys = jax.eval_shape(keys_of)
+    keys = keys_of()
     bits, lowest = jnp.iinfo(keys.dtype).bits, jnp.iinfo(keys.dtype).min
-    found = varying_like(jnp.full(like.shape, lowest, keys.dtype), like)
-    for shift in range(bits - 8, -1, -8):
+
+    def settle_byte(shift, found):
         codes = lax.optimization_barrier(_to_bytes(keys_of(), found, shift))
 
-        def settle_bit(i, byte, codes=codes):
+        def settle_bit(i, byte):
             candidate = (byte.astype(jnp.int32) + (128 >> i)).astype(jnp.int8)
             return jnp.where(falls_short(codes, candidate), candidate, byte)
 
         byte = varying_like(jnp.full(like.shape, -128, jnp.int8), (codes, like))
         byte = lax.fori_loop(0, 8, settle_bit, byte)
-        found += (byte.astype(keys.dtype) + 128) << shift
+        return found + ((byte.astype(keys.dtype) + 128) << shift)
+
+    found = varying_like(jnp.full(like.shape, lowest, keys.dtype), (like, keys))
+    if keys.size <= _ROLLED:  # a fourth of the program, and as fast
+        shifts = jnp.arange(bits - 8, -1, -8, keys.dtype)
+        return lax.scan(lambda v, shift: (settle_byte(shift, v), None), found, shifts)[0]
+    for shift in range(bits - 8, -1, -8):
+        found = settle_byte(shift, found)
     return found
 
 
 def _to_bytes(keys, found, shift):
     """Returns codes -128, ..., 127 of buckets of 2^shift keys, from `found` on."""
-    if shift == jnp.iinfo(keys.dtype).bits - 8:
+    if isinstance(shift, int) and shift == jnp.iinfo(keys.dtype).bits - 8:
         return (keys >> shift).astype(jnp.int8)
     # In signed integers: a loop with unsigned ones takes ten times as long.
     first = found >> shift
