@@ -267,14 +267,29 @@ def _block_bootstrap(key, n, num_resamples, block_size, moving):
     num_blocks = -(-n // block_size)
     shape = (num_resamples, num_blocks, 1)
     if moving:
-        start = jax.random.randint(key, shape, 0, n - block_size + 1)
+        start = _integers(key, shape, n - block_size + 1)
     else:
-        start = block_size * jax.random.randint(key, shape, 0, num_blocks)
+        start = block_size * _integers(key, shape, num_blocks)
     drawn = (start + jnp.arange(block_size)[None, None]).reshape(num_resamples, -1)
     drawn = drawn[:, :n] if moving else drawn
     # Rows past the end, of a last block that is shorter, are dropped.
     count = lambda rows: jnp.zeros(n).at[rows].add(1.0, mode="drop")  # noqa: E731
     return jax.vmap(count)(drawn)
+
+
+def _integers(key: Array, shape: tuple[int, ...], bound: int) -> Array:
+    """Returns `jax.random.randint(key, shape, 0, bound)`, but draws all bits at once.
+
+    Two words of each integer by one call are half of the program.
+    """
+    dtype = jax.dtypes.canonicalize_dtype(int)
+    word, bits = jnp.dtype(f"uint{8 * dtype.itemsize}"), 8 * dtype.itemsize
+    draw = lambda key: jax.random.bits(key, shape, word)  # noqa: E731
+    high, low = jax.vmap(draw)(jax.random.split(key))
+    # (high 2^bits + low) mod bound, where 2^bits is squared in one word, as there.
+    factor = pow(2, bits // 2, bound) ** 2 % 2**bits % bound
+    drawn = (high % bound * jnp.asarray(factor, word) + low % bound) % bound
+    return drawn.astype(dtype)
 
 
 @jax.jit(static_argnums=(1, 2, 3))

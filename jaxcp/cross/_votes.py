@@ -89,14 +89,11 @@ class Ballot:
 
     def last_end(self, ends: Array) -> Array:
         """Returns the k-th smallest upper ends, (c, n, ...) to (c, ...)."""
-        known = self.mask, self.weights, self.test_weight
-
-        def one(ends, rank):
-            columns = ends.reshape(len(ends), -1)
-            ranks = jnp.broadcast_to(rank, columns.shape[1:])
-            return threshold_at(columns, ranks, *known).reshape(ends.shape[1:])
-
-        return jax.vmap(one)(ends, self.rank)
+        known, (c, n, *shape) = (self.mask, self.weights, self.test_weight), ends.shape
+        columns = jnp.moveaxis(ends.reshape(c, n, math.prod(shape)), 1, 0)
+        ranks = jnp.broadcast_to(self.rank[:, None], columns.shape[1:]).ravel()
+        last = threshold_at(columns.reshape(n, len(ranks)), ranks, *known)
+        return last.reshape(c, *shape)
 
     def tally(self, n: int) -> tuple[Array, Array]:
         """Returns the weight of each vote, (n,), and what must be exceeded, (c,)."""
