@@ -135,8 +135,8 @@ def row_keys(x: Array, k: Array) -> Array:
     """
     n = x.shape[1]
     if not is_local():  # neither groups nor blocks: the devices keep their rows
-        return jax.vmap(_one_row)(x, k)
-    rows, lanes = (_short_rows, _LANES) if n < SHORT else (jax.vmap(_one_row), 1)
+        return _long_rows(x, k)
+    rows, lanes = (_short_rows, _LANES) if n < SHORT else (_long_rows, 1)
     return in_blocks(rows, lanes, x, k)
 
 
@@ -169,9 +169,12 @@ def in_blocks(rows, lanes, x, *others):
     return lax.fori_loop(0, -(-b // size), settle_block, start)
 
 
-def _one_row(x, k):
-    falls_short = lambda codes, byte: _count_below(codes, byte) < k  # noqa: E731
-    return bisect_bytes(lambda: to_keys(x), falls_short, k)
+def _long_rows(x, k):
+    def one_row(x, k, numbers=x.size):
+        falls_short = lambda codes, byte: _count_below(codes, byte) < k  # noqa: E731
+        return bisect_bytes(lambda: to_keys(x), falls_short, k, numbers)
+
+    return jax.vmap(one_row)(x, k)
 
 
 def _short_rows(x, k):
@@ -196,10 +199,10 @@ def _short_rows(x, k):
         sums = jnp.sum(flags, axis=2, dtype=jnp.int8, keepdims=True)
         return sum(sums[:, i : i + 1].astype(int) for i in range(parts)) < k
 
-    return bisect_bytes(lambda: keys, falls_short, k).ravel()[:b]
+    return bisect_bytes(lambda: keys, falls_short, k, keys.size).ravel()[:b]
 
 
-def bisect_bytes(keys_of, falls_short, like):
+def bisect_bytes(keys_of, falls_short, like, numbers):
     """Returns the largest key at which `falls_short` holds; it holds up to some key.
 
     Args:
@@ -207,6 +210,7 @@ def bisect_bytes(keys_of, falls_short, like):
       falls_short: Of their codes, int8, and a code: whether what is below that one
         falls short.
       like: An array of the shape of the result, which broadcasts with that of the keys.
+      numbers: How many keys there are, those of mapped rows together.
     """
     keys = keys_of()
     bits, lowest = jnp.iinfo(keys.dtype).bits, jnp.iinfo(keys.dtype).min
@@ -223,9 +227,10 @@ def bisect_bytes(keys_of, falls_short, like):
         return found + ((byte.astype(keys.dtype) + 128) << shift)
 
     found = varying_like(jnp.full(like.shape, lowest, keys.dtype), (like, keys))
-    if keys.size <= _ROLLED:  # a fourth of the program, and as fast
+    if numbers <= _ROLLED:  # a fourth of the program, and as fast
         shifts = jnp.arange(bits - 8, -1, -8, keys.dtype)
-        return lax.scan(lambda v, shift: (settle_byte(shift, v), None), found, shifts)[0]
+        at_round = lambda i, found: settle_byte(shifts[i], found)  # noqa: E731
+        return lax.fori_loop(0, len(shifts), at_round, found)
     for shift in range(bits - 8, -1, -8):
         found = settle_byte(shift, found)
     return found

@@ -33,7 +33,7 @@ def join(lower: Array, upper: Array) -> Ends:
     after_one = jnp.concatenate([jnp.zeros(1, bool), furthest[:-1] >= 0])
     begins = exists & ~(after_one & (lower <= reach_before))
     first = _places(begins)
-    following = jnp.concatenate([first[1:], jnp.full(1, size)])
+    following = jnp.concatenate([first, jnp.full(1, size)])[1:]
     last = furthest[following - 1]  # the last before the next one
     found = first < size
     lower = jnp.where(found, lower.at[first].get(mode="clip"), jnp.inf)
