@@ -258,7 +258,16 @@ def _k_fold(key, n, num_folds):
 
 @jax.jit(static_argnums=(2, 3))
 def _group_k_fold(key, codes, count, num_folds):
-    fold = jax.random.permutation(key, jnp.arange(count) % num_folds)[codes]
+    return weights_of_folds(random_folds(key, count, num_folds)[codes], num_folds)
+
+
+def random_folds(key: Array, n: int, num_folds: int) -> Array:
+    """Returns the fold of each row of a random partition, shape (n,)."""
+    return jax.random.permutation(key, jnp.arange(n) % num_folds)
+
+
+def weights_of_folds(fold: Array, num_folds: int) -> Array:
+    """Returns the weights of fits without one fold each, shape (num_folds, n)."""
     return (fold[None] != jnp.arange(num_folds)[:, None]).astype(float)
 
 
