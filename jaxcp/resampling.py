@@ -258,7 +258,16 @@ def _k_fold(key, n, num_folds):
 
 @jax.jit(static_argnums=(2, 3))
 def _group_k_fold(key, codes, count, num_folds):
-    fold = jax.random.permutation(key, jnp.arange(count) % num_folds)[codes]
+    return weights_of_folds(random_folds(key, count, num_folds)[codes], num_folds)
+
+
+def random_folds(key: Array, n: int, num_folds: int) -> Array:
+    """Returns the fold of each row of a random partition, shape (n,)."""
+    return jax.random.permutation(key, jnp.arange(n) % num_folds)
+
+
+def weights_of_folds(fold: Array, num_folds: int) -> Array:
+    """Returns the weights of fits without one fold each, shape (num_folds, n)."""
     return (fold[None] != jnp.arange(num_folds)[:, None]).astype(float)
 
 
@@ -267,14 +276,29 @@ def _block_bootstrap(key, n, num_resamples, block_size, moving):
     num_blocks = -(-n // block_size)
     shape = (num_resamples, num_blocks, 1)
     if moving:
-        start = jax.random.randint(key, shape, 0, n - block_size + 1)
+        start = _integers(key, shape, n - block_size + 1)
     else:
-        start = block_size * jax.random.randint(key, shape, 0, num_blocks)
+        start = block_size * _integers(key, shape, num_blocks)
     drawn = (start + jnp.arange(block_size)[None, None]).reshape(num_resamples, -1)
     drawn = drawn[:, :n] if moving else drawn
     # Rows past the end, of a last block that is shorter, are dropped.
     count = lambda rows: jnp.zeros(n).at[rows].add(1.0, mode="drop")  # noqa: E731
     return jax.vmap(count)(drawn)
+
+
+def _integers(key: Array, shape: tuple[int, ...], bound: int) -> Array:
+    """Returns `jax.random.randint(key, shape, 0, bound)`, but draws all bits at once.
+
+    Two words of each integer by one call are half of the program.
+    """
+    dtype = jax.dtypes.canonicalize_dtype(int)
+    word, bits = jnp.dtype(f"uint{8 * dtype.itemsize}"), 8 * dtype.itemsize
+    draw = lambda key: jax.random.bits(key, shape, word)  # noqa: E731
+    high, low = jax.vmap(draw)(jax.random.split(key))
+    # (high 2^bits + low) mod bound, where 2^bits is squared in one word, as there.
+    factor = pow(2, bits // 2, bound) ** 2 % 2**bits % bound
+    drawn = (high % bound * jnp.asarray(factor, word) + low % bound) % bound
+    return drawn.astype(dtype)
 
 
 @jax.jit(static_argnums=(1, 2, 3))

@@ -89,14 +89,11 @@ class Ballot:
 
     def last_end(self, ends: Array) -> Array:
         """Returns the k-th smallest upper ends, (c, n, ...) to (c, ...)."""
-        known = self.mask, self.weights, self.test_weight
-
-        def one(ends, rank):
-            columns = ends.reshape(len(ends), -1)
-            ranks = jnp.broadcast_to(rank, columns.shape[1:])
-            return threshold_at(columns, ranks, *known).reshape(ends.shape[1:])
-
-        return jax.vmap(one)(ends, self.rank)
+        known, (c, n, *shape) = (self.mask, self.weights, self.test_weight), ends.shape
+        columns = jnp.moveaxis(ends.reshape(c, n, math.prod(shape)), 1, 0)
+        ranks = jnp.broadcast_to(self.rank[:, None], columns.shape[1:]).ravel()
+        last = threshold_at(columns.reshape(n, len(ranks)), ranks, *known)
+        return last.reshape(c, *shape)
 
     def tally(self, n: int) -> tuple[Array, Array]:
         """Returns the weight of each vote, (n,), and what must be exceeded, (c,)."""
@@ -125,8 +122,8 @@ def plus(score: Score, preds: PyTree, scores: Array, ballot: Ballot) -> AnySet:
     sets: AnySet = jax.vmap(jax.vmap(score.invert), (None, 0))(preds, thresholds)
     if isinstance(sets, HasEnds):
         lower, upper = sets.ends()
-        lower, upper = -ballot.last_end(-lower), ballot.last_end(upper)
-        return sets.with_ends(largest(lower), -largest(-upper))
+        last = ballot.last_end(jnp.stack([-lower, upper], -1))  # one selection
+        return sets.with_ends(largest(-last[..., 0]), -largest(-last[..., 1]))
     if isinstance(sets, HasPieces):
         return _union(sets, ballot)
     votes, spare = ballot.tally(len(scores))
@@ -205,6 +202,8 @@ def largest(values: Array) -> Array:
     By its place: the gradient of `jnp.max` compares values with their maximum, and is
     NaN where a compiler rounds the two differently.
     """
+    if len(values) == 1:
+        return values[0]
     place = jnp.argmax(lax.stop_gradient(values), axis=0)
     return jnp.take_along_axis(values, place[None], axis=0)[0]
 

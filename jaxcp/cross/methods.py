@@ -502,16 +502,16 @@ def _numbered(folds: Any, n: int) -> Any:
 def _partition(key, n, num_folds):
     """Returns the key of the fits, their weights (K, n), and the fit of each row."""
     key_folds, key_fits = jax.random.split(key)
-    weights = resampling.k_fold(key_folds, n, num_folds)
-    return key_fits, weights, jnp.argmin(weights, axis=0)
+    fold = resampling.random_folds(key_folds, n, num_folds)
+    return key_fits, resampling.weights_of_folds(fold, num_folds), fold
 
 
 @jax.jit(static_argnums=2)
 def _partition_by(key, folds, num_folds):
     """Returns the same of given folds."""
     folds = jnp.clip(folds, 0, num_folds - 1)  # traced ones are some partition
-    weights = (folds[None] != jnp.arange(num_folds)[:, None]).astype(float)
-    return jax.random.split(key)[1], weights, jnp.argmin(weights, axis=0)
+    weights = resampling.weights_of_folds(folds, num_folds)
+    return jax.random.split(key)[1], weights, folds.astype(int)
 
 
 @_without_groups

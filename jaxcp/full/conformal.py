@@ -439,17 +439,17 @@ def _smoother(rows, residuals, check, given):
     )
     _checks.check_kind("a learner with prepare and augmented", learner, Augments, cure)
     rows.check_symmetric(check)
-    learner, one = with_key(learner, rows.key), jax.tree.map(lambda v: v[:1], x)
+    learner = with_key(learner, rows.key)
     with learners.traceable(learner):
         prepared = _prepare(learner, x, y, mask)
-        found = jax.eval_shape(_first, learner, prepared, one)
+        found = jax.eval_shape(_of_first, learner, prepared, x)
     if found.rest is None and residuals != "ordinary":
         raise ValueError(
             f"expected residuals='ordinary' for {type(learner).__name__}, whose "
             f"leverages are not known, got {residuals!r}"
         )
     if given is not None and len(y):
-        _check_digits(y, given, _first(learner, prepared, one), mask)
+        _check_digits(y, given, _of_first(learner, prepared, x), mask)
     return Smoother(learner, prepared)
 
 
@@ -459,8 +459,8 @@ def _prepare(learner, x, y, mask):
 
 
 @jit
-def _first(learner, prepared, x):
-    return learner.augmented(prepared, x)
+def _of_first(learner, prepared, x):
+    return learner.augmented(prepared, jax.tree.map(lambda v: v[:1], x))
 
 
 def _check_digits(y, given, found, mask):

@@ -234,16 +234,17 @@ def sets(cp, x, rank, context):
     def of_output(found, ranks, context):
         rows = _rows_of(found, cp.residuals)
         below, above = _both_ends(cp, rows)
-        lower = rows.center[:, 0] - _select(cp, below, ranks[0], context)
-        upper = rows.center[:, 0] + _select(cp, above, ranks[1], context)
+        reach = _select(cp, jnp.stack([below, above], 1), ranks, context)
+        lower, upper = rows.center[:, 0] - reach[:, 0], rows.center[:, 0] + reach[:, 1]
         nothing = rows.whole[:, 0] | jnp.isnan(lower) | jnp.isnan(upper)
         return jnp.where(nothing, -jnp.inf, lower), jnp.where(nothing, jnp.inf, upper)
 
-    ranks = (rank, rank)
+    # Of both ends, shape (*groups, 2, *target): one selection for the two.
+    side = len(cp.held.shape)
     if _is_signed(cp):
-        shape = cp.held.shape
-        ranks = rank.reshape(*shape, 2, *cp.target_shape)
-        ranks = jnp.moveaxis(ranks, len(shape), 0)
+        ranks = rank.reshape(*rank.shape[:side], 2, *cp.target_shape)
+    else:
+        ranks = jnp.stack([rank, rank], side)
     lower, upper = _at_each(cp, of_output, x, context, ranks)
     ends = lower.astype(cp.dtype), upper.astype(cp.dtype)
     return jax.vmap(between)(*ends)
@@ -340,8 +341,8 @@ def _between(rows, y, less):
 
 
 def _select(cp, values, rank, context):
-    """Returns the value of a rank in each row of (m, n), shape (m,)."""
-    pick = lambda v, own: threshold_at(v, *cp.held.at(own, rank))  # noqa: E731
+    """Returns the values of the ranks of both ends, of (m, 2, n): shape (m, 2)."""
+    pick = lambda v, own: threshold_at(v.T, *cp.held.at(own, rank))  # noqa: E731
     return jax.vmap(pick)(values, context)
 
 

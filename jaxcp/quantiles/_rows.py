@@ -460,6 +460,8 @@ def _settle(x, weights, targets, rows, each, total):
             leading, following = (add_up(jnp.where(counted, v, 0)) for v in words)
             return masses.are_less(leading, following, target)
 
-        return _keys.bisect_bytes(lambda: to_keys(x), falls_short, target).ravel()
+        return _keys.bisect_bytes(
+            lambda: to_keys(x), falls_short, target, x.size
+        ).ravel()
 
     return _each_target(find, targets)

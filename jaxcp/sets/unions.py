@@ -32,8 +32,9 @@ def join(lower: Array, upper: Array) -> Ends:
     reach_before = jnp.concatenate([jnp.full(1, -jnp.inf, upper.dtype), reach[:-1]])
     after_one = jnp.concatenate([jnp.zeros(1, bool), furthest[:-1] >= 0])
     begins = exists & ~(after_one & (lower <= reach_before))
-    (place,) = jnp.nonzero(begins, size=size + 1, fill_value=size)
-    first, last = place[:-1], furthest[place[1:] - 1]  # the last before the next one
+    first = _places(begins)
+    following = jnp.concatenate([first, jnp.full(1, size)])[1:]
+    last = furthest[following - 1]  # the last before the next one
     found = first < size
     lower = jnp.where(found, lower.at[first].get(mode="clip"), jnp.inf)
     upper = jnp.where(found, upper[last], -jnp.inf)
@@ -66,8 +67,8 @@ def sweep(first, last, between, words, suffice, size):
     held = suffice(*map(sums, words))
     begins = jnp.concatenate([held[:1], held[1:] & ~held[:-1]])
     ends = jnp.concatenate([held[:-1] & ~held[1:], held[-1:]])
-    lower = jnp.concatenate([-infinite, at])[_places(begins, size)]
-    upper = jnp.concatenate([at, infinite])[_places(ends, size)]
+    lower = jnp.concatenate([-infinite, at]).at[_places(begins)[:size]].get(mode="clip")
+    upper = jnp.concatenate([at, infinite]).at[_places(ends)[:size]].get(mode="clip")
     exists = jnp.arange(size) < jnp.sum(begins)
     return jnp.where(exists, lower, jnp.inf), jnp.where(exists, upper, -jnp.inf)
 
@@ -78,8 +79,13 @@ def whole_line_if(unknown: Array, lower: Array, upper: Array) -> Ends:
     return jnp.where(unknown, whole, lower), jnp.where(unknown, -whole, upper)
 
 
-def _places(flags, size):
-    return jnp.nonzero(flags, size=size, fill_value=0)[0]
+def _places(flags):
+    """Returns the places of flags in order, and then the size for those left over.
+
+    By one sort, a far smaller program than that of `jnp.nonzero`.
+    """
+    size = len(flags)
+    return lax.sort(jnp.where(flags, jnp.arange(size), size))
 
 
 def _furthest(exists, upper):

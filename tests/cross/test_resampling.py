@@ -30,6 +30,12 @@ def test_bootstrap_draws_n_rows_and_leaves_out_the_right_share(key):
     assert abs(np.corrcoef(weights[:, 0], weights[:, 1])[0, 1]) < 0.1
 
 
+@pytest.mark.parametrize("bound", [1, 7, 500, 2**16, 2**16 + 1])
+def test_rows_are_drawn_as_jax_draws_integers(bound, key):
+    expected = jax.random.randint(key, (3, 5), 0, bound)
+    assert_array_equal(resampling._integers(key, (3, 5), bound), expected)
+
+
 @pytest.mark.parametrize("moving", [True, False])
 @pytest.mark.parametrize("n, size", [(12, 4), (13, 4), (5, 5), (5, 1), (7, 6)])
 def test_blocks_are_drawn_whole(n, size, moving, key):
