@@ -21,7 +21,13 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from jaxcp._arrays import check_countable
-from jaxcp._numbers import as_float, over_shards, varying_like
+from jaxcp._numbers import (
+    as_float,
+    exponent_of,
+    over_shards,
+    times_power,
+    varying_like,
+)
 from jaxcp.quantiles import _keys
 from jaxcp.quantiles._keys import bisect_keys, to_keys
 
@@ -51,7 +57,7 @@ class Masses(NamedTuple):
     def are_less(self, leading, following, target):
         """Returns whether sums of the words, floats or integers, are below `target`."""
         # sum w < target: leading + following / step < target 2^(word - exponent)
-        target = jnp.ldexp(target, self.word - self.exponent)
+        target = times_power(target, self.word - self.exponent)
         most = 1.5 * 2**self.word  # more than there is
         target = jnp.where(jnp.isnan(target), -1, jnp.clip(target, -1, most))
         whole = jnp.floor(target)
@@ -74,11 +80,11 @@ def _scales_of(weights, axis_name=None):
     """Returns powers of two: of the largest weight, and of the sum on that scale."""
     largest = jnp.max(weights, initial=0)
     largest = jnp.minimum(largest, jnp.finfo(weights.dtype).max)
-    unit = jnp.frexp(over_shards(lax.pmax, largest, axis_name))[1]
+    unit = exponent_of(over_shards(lax.pmax, largest, axis_name))
     # Rounded sums of other orders have the same exponent, but near a power of two,
     # which totals often are: move those away from where it changes.
     total = _sum(_on_scale(weights, unit), axis_name)
-    return unit, jnp.frexp(2**0.5 * total)[1]
+    return unit, exponent_of(2**0.5 * total)
 
 
 def _on_scale(weights, unit):
@@ -117,12 +123,6 @@ def total_mass(weights, axis_name=None):
     return times_power(leading + following / masses.step, masses.exponent - masses.word)
 
 
-def times_power(values: Array, exponent: Array) -> Array:
-    """Returns values * 2^exponent, in two steps that stay within range."""
-    half, one = exponent // 2, jnp.ones((), values.dtype)
-    return values * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)
-
-
 def _sum(values, axis_name):
     return over_shards(lax.psum, jnp.sum(values), axis_name)
 
@@ -142,7 +142,7 @@ def unit_scale(weights, test_weight, axis_name=None):
     high = bounds_of(weights)[1]
     most, exact = jnp.finfo(high.dtype).max, jnp.finfo(test_weight.dtype).max
     largest = over_shards(lax.pmax, jnp.max(high, initial=0), axis_name)
-    exponent = jnp.frexp(jnp.minimum(largest, most))[1]
+    exponent = exponent_of(jnp.minimum(largest, most))
     test_weight = times_power(test_weight, -exponent)
     weights = jax.tree.map(lambda w: times_power(w, -exponent), weights)
     return weights, jnp.minimum(test_weight, exact / 8)
