@@ -62,8 +62,12 @@ class Masses(NamedTuple):
         target = jnp.where(jnp.isnan(target), -1, jnp.clip(target, -1, most))
         whole = jnp.floor(target)
         part = jnp.ceil((target - whole) * self.step).astype(leading.dtype)
-        carry = jnp.floor_divide(following - part, self.step)
-        return leading - whole.astype(leading.dtype) + carry < 0
+        # The step is a power of two: floats are divided exactly, integers by a shift.
+        missing = whole.astype(leading.dtype) - leading
+        if jnp.issubdtype(leading.dtype, jnp.floating):
+            return missing > (following - part) / self.step
+        places = lax.population_count(jnp.asarray(self.step, leading.dtype) - 1)
+        return missing > (following - part) >> places
 
 
 def masses_of(weights, axis_name=None):
@@ -170,6 +174,7 @@ def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
     spare = alpha.astype(dtype) * total * exact - u * test_weight
     if low is not high:  # of equal bounds to the last bit
         weights = high - alpha.astype(dtype) * (high - low)
+        weights = jnp.where(weights > 0, weights, 0)  # of infinite ones inf - inf
     return weights, jnp.where(total > 0, spare, -1)
 
 
@@ -281,6 +286,8 @@ def _is_many(count, least):
 def _map_rows(function, x, weights, targets):
     """Returns the function of each row, where a single one is that of all."""
     b, rows = targets.shape[0], (x, weights)
+    if b == 1:  # the words of its weights are those of their total
+        return function(*jax.tree.map(lambda v: v[0], rows), targets[0])[None]
     axes = jax.tree.map(lambda v: 0 if v.shape[0] == b else None, rows)
     rows = jax.tree.map(lambda v: v if v.shape[0] == b else v[0], rows)
     return jax.vmap(function, (*axes, 0))(*rows, targets)
@@ -323,12 +330,11 @@ def _search(keys, weights, targets):
     """Returns keys at targets (a,), found among sums in the order of keys."""
     masses, n = masses_of(weights), keys.size
     ordered, *words = lax.sort((keys, masses.leading, masses.following), num_keys=1)
-    sums = [
-        jnp.append(jnp.zeros(1, v.dtype), jnp.cumsum(v, dtype=v.dtype)) for v in words
-    ]
+    sums = jnp.cumsum(jnp.stack(words), axis=1, dtype=words[0].dtype)
+    sums = jnp.pad(sums, ((0, 0), (1, 0)))
 
     def falls_short(place):  # what is before it, of as many as there are
-        leading, following = (v[jnp.minimum(place, n + 1) - 1] for v in sums)
+        leading, following = sums[:, jnp.minimum(place, n + 1) - 1]
         return (place <= n + 1) & masses.are_less(leading, following, targets)
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31
