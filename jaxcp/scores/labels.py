@@ -33,9 +33,21 @@ def ranking(p: Array) -> Array:
     return jnp.argsort(~to_keys(p), stable=True)  # ~ reverses without overflow
 
 
+_FEW = 64  # labels whose pairs are compared sooner than they are sorted
+
+
 def ranks(p: Array) -> Array:
     """Returns the rank of every label, counted from 1."""
+    if len(p) <= _FEW:
+        return jnp.sum(_are_up_to(p), axis=1)
     return 1 + jnp.argsort(ranking(p))
+
+
+def _are_up_to(p: Array) -> Array:
+    """Returns in row y which labels rank up to y, shape (k, k)."""
+    keys, label = to_keys(p), jnp.arange(len(p))
+    tied = (keys == keys[:, None]) & (label <= label[:, None])
+    return (keys > keys[:, None]) | tied
 
 
 @jax.custom_jvp
@@ -74,6 +86,8 @@ def _masses_jvp(primals, tangents):
 
 def _up_to(by, values):
     """Returns for each label the sum of values of those up to it, by rank."""
+    if len(by) <= _FEW and jnp.issubdtype(values.dtype, jnp.integer):  # in any order
+        return jnp.sum(jnp.where(_are_up_to(by), values, 0), 1, dtype=values.dtype)
     order = ranking(by)
     return jnp.cumsum(values[order], dtype=values.dtype)[jnp.argsort(order)]
 
@@ -518,8 +532,9 @@ class _Ranked:
                 "expected one threshold for inclusive sets, got one a label; "
                 "class-wise sets need inclusive=False"
             )
-        mask = self.labels(pred) <= q if jnp.ndim(q) else _first(self, pred, q)
-        return LabelSet(mask)
+        few = len(self._parts(pred)[0]) <= _FEW and not self.inclusive
+        at_once = few or jnp.ndim(q)
+        return LabelSet(self.labels(pred) <= q if at_once else _first(self, pred, q))
 
     def _parts(self, pred):
         p, u = pred if self.randomized else (pred, 0.0)
