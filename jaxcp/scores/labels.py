@@ -45,9 +45,8 @@ def ranks(p: Array) -> Array:
 
 def _are_up_to(p: Array) -> Array:
     """Returns in row y which labels rank up to y, shape (k, k)."""
-    keys, label = to_keys(p), jnp.arange(len(p))
-    tied = (keys == keys[:, None]) & (label <= label[:, None])
-    return (keys > keys[:, None]) | tied
+    keys, label = to_keys(p)[None], jnp.arange(len(p))[None]
+    return (keys > keys.T) | ((keys == keys.T) & (label <= label.T))
 
 
 @jax.custom_jvp
@@ -87,7 +86,8 @@ def _masses_jvp(primals, tangents):
 def _up_to(by, values):
     """Returns for each label the sum of values of those up to it, by rank."""
     if len(by) <= _FEW and jnp.issubdtype(values.dtype, jnp.integer):  # in any order
-        return jnp.sum(jnp.where(_are_up_to(by), values, 0), 1, dtype=values.dtype)
+        counted = jnp.where(_are_up_to(by), values[None], 0)
+        return jnp.sum(counted, axis=1, dtype=values.dtype)
     order = ranking(by)
     return jnp.cumsum(values[order], dtype=values.dtype)[jnp.argsort(order)]
 
@@ -607,7 +607,7 @@ class APS(_Ranked):
 
     Cost:
       O(k) time for a score; a set takes some 40 passes over its k labels, without a
-      sort.
+      sort, and of up to 64 labels one look at all pairs.
 
     References:
       Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, NeurIPS,
