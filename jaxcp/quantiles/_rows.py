@@ -7,7 +7,8 @@ log2(n). Padding with zeros changes the words only where it passes a power of tw
 
 Whatever is mapped over becomes rows, or targets of one row. Few numbers settle a bit of
 the answer with each count or sum, as accelerators do with nearly all; many are counted
-in bytes. For many targets of one row it is sorted. All ways give the same keys.
+in bytes. A few hundred numbers are sorted, as is a row with many targets. All ways give
+the same keys.
 """
 
 from __future__ import annotations
@@ -186,6 +187,8 @@ def least_beyond(spare):
 
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW_NUMBERS = 2**15
+# So few numbers are sorted: it compiles in half of the time, and is no slower.
+_BRIEF = 2**9
 # Keys of a row that the cache of a GPU may hold. Of more, 32 passes over bytes and four
 # over keys move 13/32 of what 32 over keys do (an estimate, of no GPU so far).
 _NEAR = 10**7
@@ -268,7 +271,8 @@ def _keys_of_rows(x, weights, targets, numbers):
         targets = varying_like(targets, (x, weights))
         if x.shape[0] == 1 and x.shape[1] and _is_many(weights.shape[0], least):
             return _in_one_order(x, weights, targets)
-    if _is_many(targets.shape[1], least) and x.shape[1] > 0:
+    brief = weights is None and isinstance(numbers, int) and numbers <= _BRIEF
+    if (brief or _is_many(targets.shape[1], least)) and x.shape[1] > 0:
         return _by_sort(x, weights, targets)
     if few:
         return _by_bits(x, weights, targets)
