@@ -86,7 +86,7 @@ def exponent_of(values: Array) -> Array:
 
 
 def times_power(values: Array, exponent: Array) -> Array:
-    """Returns values * 2^exponent, in two steps that stay within range."""
+    """Returns values * 2^exponent, in two steps: each a normal power of two."""
     half = exponent // 2
     return values * _power_of_two(half, values) * _power_of_two(exponent - half, values)
 

@@ -276,9 +276,10 @@ class AsymmetricCQR:
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q_0, upper + q_1]."""
-        # One number for both, one of each side, or of each side and output.
-        both = (q, q) if jnp.size(q) == 1 else jnp.reshape(q, (2, -1))
-        return _widened(*pred, both)
+        if jnp.size(q) == 1:
+            return _widened(*pred, (q, q))
+        q_lower, q_upper = jnp.reshape(q, (2, -1))  # of all outputs, or of each
+        return _widened(*pred, (q_lower, q_upper))
 
 
 def alike(y: Array, *preds: Array) -> tuple[Array, ...]:
