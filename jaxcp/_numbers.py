@@ -74,6 +74,30 @@ def unit_of(sizes: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     return lax.reduce_precision(largest, info.nexp, mantissa_bits=0)
 
 
+def exponent_of(values: Array) -> Array:
+    """Returns e with 2^(e - 1) <= v < 2^e of normal numbers v > 0; 0 of 0 and inf.
+
+    `jnp.frexp(values)[1]` by the bits alone: a tenth of its operations.
+    """
+    info = jnp.finfo(values.dtype)
+    bits = lax.bitcast_convert_type(values, f"int{info.bits}")
+    known = (values > 0) & (values < jnp.inf)
+    return jnp.where(known, (bits >> info.nmant) + info.minexp, 0)
+
+
+def times_power(values: Array, exponent: Array) -> Array:
+    """Returns values * 2^exponent, in two steps: each a normal power of two."""
+    half = exponent // 2
+    return values * _power_of_two(half, values) * _power_of_two(exponent - half, values)
+
+
+def _power_of_two(exponent: Array, like: Array) -> Array:
+    """Returns 2^exponent, a normal number of the type of `like`, by its bits."""
+    info = jnp.finfo(like.dtype)
+    biased = jnp.asarray(exponent, f"int{info.bits}") + (1 - info.minexp)
+    return lax.bitcast_convert_type(biased << info.nmant, like.dtype)
+
+
 def add_exactly(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
     """Returns a sum with what its rounding has added: thousands of rows cost no digit.
 

@@ -263,7 +263,7 @@ class Predictor(Scored):
             preds = predictions(self.predict, self.params, preds)
         columns = {"groups": self._groups_of(preds, groups)}
         preds, _, _, context = self._rows(preds, columns)
-        sets = by_rows(_sets_at, self.score, self.q, rows=(preds, context))
+        sets = by_rows(sets_at, self.score, self.q, rows=(preds, context))
         return _names.named(sets, self.classes)
 
     def export(self, folder: str | os.PathLike) -> Path:
@@ -333,7 +333,7 @@ class Predictor(Scored):
 
 
 @jit
-def _sets_at(score, q, preds, context):
+def sets_at(score, q, preds, context):
     """Returns {y : score(pred, y) <= q} of every row, at the threshold of its group."""
     if not context:
         return invert(score, preds, q)

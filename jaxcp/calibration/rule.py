@@ -17,7 +17,7 @@ from jaxcp._batching import by_rows, invert, invert_each, map_evenly, score_of, 
 from jaxcp._names import named
 from jaxcp._numbers import as_float, rounding
 from jaxcp._tree import jit
-from jaxcp.calibration.predictor import Predictor, Scored
+from jaxcp.calibration.predictor import Predictor, Scored, sets_at
 from jaxcp.certificates.promises import promised
 from jaxcp.held import taking
 from jaxcp.held.rows import Held
@@ -111,14 +111,23 @@ class Thresholds(Scored):
         rank = self._rank(alpha, delta, u)
         if u is not None:
             context |= {"u": as_float(taking.one_row(u=_checks.uniforms(u))["u"])}
+        elif not context and (q := self._known_threshold(rank, context)) is not None:
+            return _batching.on_device(q)
         return by_rows(_threshold, rank, context, rows=(), holder=self)
 
     def _sets(self, preds, alpha, *, delta=None, u=None, **columns):
         self._check_one_alpha(alpha)
         preds, _, u, context = self._rows(preds, columns, u=_checks.uniforms(u))
-        rows = preds, context if u is None else context | {"u": as_float(u)}
-        sets = by_rows(_sets_of, self._rank(alpha, delta, u), rows=rows, holder=self)
+        rank = self._rank(alpha, delta, u)
+        if u is None and (q := self._known_threshold(rank, context)) is not None:
+            sets = by_rows(sets_at, self.score, q, rows=(preds, context))
+        else:
+            rows = preds, context if u is None else context | {"u": as_float(u)}
+            sets = by_rows(_sets_of, rank, rows=rows, holder=self)
         return named(sets, self.classes)
+
+    def _known_threshold(self, rank: PyTree, context: dict[str, Array]) -> Any:
+        """Returns thresholds that are computed on the host; None where none are."""
 
     def _rank(self, alpha, delta=None, u=None):
         """Returns the rank, of a class that knows it where delta or u is given."""

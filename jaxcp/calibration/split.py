@@ -13,6 +13,7 @@ from jax import Array
 
 from jaxcp import _arrays, _checks, _names
 from jaxcp._arrays import is_concrete
+from jaxcp._batching import on_host
 from jaxcp._numbers import floats_above
 from jaxcp._tree import jit, pytree, static
 from jaxcp.calibration.joining import _joined
@@ -22,6 +23,7 @@ from jaxcp.certificates import Certificate
 from jaxcp.certificates.promises import COVERED, HELD_OUT
 from jaxcp.held import taking
 from jaxcp.held.rows import Held, at_groups
+from jaxcp.quantiles._cells import FEW_SCORES, known_thresholds
 from jaxcp.scores import inputs
 from jaxcp.typing import AnySet, ArrayLike, Number, PyTree, Score
 
@@ -182,6 +184,22 @@ class _OfScores(Rule):
         # A class made of one of these may read its rows in ways of its own.
         own = type(self) in (Calibration, GroupCalibration)
         return self.scores.shape[0] if own else 0
+
+    def _known_threshold(self, rank: Any, context: dict[str, Array]) -> Any:
+        if not 0 < self._num_held() <= self.scores.size <= FEW_SCORES:
+            return None
+        if self.weights is not None or self.min_size is not None:
+            return None
+        held = self.held
+        if held.groups is not None:
+            shared = "groups" not in context and self._of_labels is not None
+            if shared or self.held.shape[0] > _arrays.FEW_GROUPS:
+                return None
+        rows = held.values, rank, held.mask, held.groups
+        one_each = np.shape(rank) == (*held.shape, *held.components)
+        if not (one_each and held.values.dtype.kind == "f" and on_host(rows)):
+            return None
+        return known_thresholds(*jax.tree.map(np.asarray, rows))
 
 
 @pytree

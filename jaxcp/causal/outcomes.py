@@ -124,8 +124,10 @@ def _propensities(value, lead=1):
             (_checks.check_vectors if lead else _checks.check_scalars)(**{name: end})
             inside = lambda e: (e > 0) & (e < 1)  # noqa: E731
             _checks.check_range(inside, f"{name} in (0, 1)", end, mask, cure)
-        ordered = f"{name} as (low, high) with high - low >= 0"
-        _checks.check_values(lambda gap: gap >= 0, ordered, high - low, mask)
+        if is_box and _arrays.is_concrete(found):
+            ordered = f"{name} as (low, high) with high - low >= 0"
+            gaps = np.asarray(high) - np.asarray(low)  # jax would compile
+            _checks.check_values(lambda gap: gap >= 0, ordered, gaps, mask)
 
     return _checks.Column(value, check, convert, is_vector=False, required=True)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from jaxcp import _batching, _checks, _numbers, _tree
+from jaxcp import _batching, _checks, _tree
 from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, kept, quotient, unless_nan
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
-from jaxcp.quantiles._keys import bisect_floats
+from jaxcp.quantiles._keys import bisect_floats, num_passed
 from jaxcp.typing import ArrayLike, Set
 
 _PERMUTATIONS = 64  # at a time, for which kernels are computed once
@@ -260,7 +261,7 @@ def _median_distance(sizes):
     """
     ordered = lax.sort(sizes)
     finite = jnp.isfinite(ordered)
-    place = lambda passed: _num_passed(passed, len(sizes))  # noqa: E731
+    place = partial(num_passed, num_places=len(sizes), shape=sizes.shape)
     last, after = jnp.sum(finite), place(lambda at: ordered[at] <= ordered)
 
     total = jnp.sum(jnp.where(finite, last - after, 0.0))
@@ -271,20 +272,3 @@ def _median_distance(sizes):
         return jnp.sum(closer) < total / 2
 
     return jnp.where(total > 0, bisect_floats(falls_short, sizes.dtype), 1)
-
-
-def _num_passed(passed, num_places):
-    """Returns for each of `num_places` rows how many places of a run it has passed.
-
-    By steps of halving lengths: `jnp.searchsorted` takes longer, to compile and to run.
-    """
-
-    def move(place, step):
-        after = place + step
-        far = (after <= num_places) & passed(jnp.minimum(after, num_places) - 1)
-        return jnp.where(far, after, place), None
-
-    steps = 2 ** np.arange(num_places.bit_length())[::-1]
-    start = jnp.zeros(num_places, int)
-    start = _numbers.varying_like(start, passed(start))
-    return lax.scan(move, start, jnp.asarray(steps, start.dtype))[0]

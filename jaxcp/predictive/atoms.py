@@ -22,7 +22,7 @@ from jaxcp._arrays import as_array, as_arrays
 from jaxcp._numbers import as_float, at_least_single, quotient, unless_nan
 from jaxcp._tree import jit, pytree
 from jaxcp.pvalues.conformal import p_values_among
-from jaxcp.quantiles._keys import from_keys, to_keys
+from jaxcp.quantiles._keys import from_keys, num_below, to_keys
 from jaxcp.quantiles.levels import Alpha, alpha_as_float, as_alpha, ranks
 from jaxcp.quantiles.thresholds import threshold_at
 from jaxcp.sets import Batch
@@ -340,12 +340,15 @@ def _of_sorted(fair, atoms, y, weights):
         shares = jnp.full(n, 1 / n, atoms.dtype)
     else:
         shares = quotient(weights, jnp.sum(weights))
-        below = jnp.append(0, jnp.cumsum(shares))
     center = lax.stop_gradient(jnp.sum(shares * jnp.where(finite, atoms, 0)))
     atoms, z = jnp.where(finite, atoms - center, 0), y - center
     moments = shares * atoms
-    sums = jnp.append(0, jnp.cumsum(moments))
-    place = jnp.searchsorted(to_keys(atoms), to_keys(z))  # integers take less time
+    if weights is None:
+        sums = jnp.append(0, jnp.cumsum(moments))
+    else:  # side by side, in one pass
+        sums = jnp.cumsum(jnp.stack([moments, shares]), axis=1)
+        sums, below = jnp.pad(sums, ((0, 0), (1, 0)))
+    place = num_below(to_keys(atoms), to_keys(z))  # integers take less time
     near = z * (2 * below[place] - 1) + sums[-1] - 2 * sums[place]
     spread = jnp.sum(moments * (below[:-1] + below[1:] - 1))
     if fair:

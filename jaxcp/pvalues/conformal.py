@@ -12,7 +12,7 @@ from jaxcp import _checks
 from jaxcp._arrays import as_arrays, group_codes
 from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.pvalues.multiple import as_p_values, as_share, step_up
-from jaxcp.quantiles._keys import common_keys, to_keys
+from jaxcp.quantiles._keys import common_keys, num_below, to_keys
 from jaxcp.quantiles._rows import bounds_of, unit_scale
 from jaxcp.quantiles.thresholds import masses_at, weight_of_test
 from jaxcp.typing import ArrayLike
@@ -113,7 +113,7 @@ def _on_unit_scale(weights, test_weights):
     test_weights = 1.0 if test_weights is None else test_weights
     test_weights = at_least_single(as_float(test_weights))
     if weights is None or bounds_of(weights)[0].dtype == bool:
-        return None if weights is None else weights.astype(int), test_weights
+        return weights, test_weights
     weights = jax.tree.map(lambda w: at_least_single(as_float(w)), weights)
     return unit_scale(weights, test_weights)
 
@@ -157,22 +157,18 @@ def mass_of(weights: Any, mask: Array | None) -> Any:
 
 def masses_of_keys(keys, test_keys, weights=None):
     """Returns `masses_from` for integers in the order of scores."""
+    if weights is not None and weights.dtype == bool:  # rows below all do not count
+        counted = jnp.where(weights, keys, jnp.iinfo(keys.dtype).min)
+        return *masses_of_keys(counted, test_keys)[:2], jnp.sum(weights)
     if weights is None:
         keys, mass = lax.sort(keys), jnp.arange(keys.size + 1)[::-1]
     else:
         keys, weights = lax.sort((keys, weights), num_keys=1)
         mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
         mass = lax.cummin(mass)  # a sum may round to more than one of more terms
-    at_least, above = (mass[_places(keys, test_keys, s)] for s in ("left", "right"))
+    # Integers up to k are those below k + 1.
+    at_least, above = mass[num_below(keys, jnp.stack([test_keys, test_keys + 1]))]
     return at_least, above, mass[0]
-
-
-def _places(keys, test_keys, side):
-    """Returns `jnp.searchsorted`, also of numbers that an export leaves open."""
-    if isinstance(keys.size, int):
-        return jnp.searchsorted(keys, test_keys, side=side)
-    is_before = jnp.less if side == "left" else jnp.less_equal
-    return jnp.sum(is_before(keys[:, None], test_keys[None]), axis=0)
 
 
 def share_of(above, equal, total, u, test_weight):

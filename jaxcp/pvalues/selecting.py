@@ -10,11 +10,10 @@ from jax import Array, lax
 
 from jaxcp import _checks
 from jaxcp._arrays import as_array
-from jaxcp._numbers import as_float, at_least_single
+from jaxcp._numbers import as_float, at_least_single, exponent_of, times_power
 from jaxcp.pvalues.conformal import mass_of, masses_of_keys, p_values_of_keys
 from jaxcp.pvalues.multiple import as_share
 from jaxcp.quantiles._keys import common_keys
-from jaxcp.quantiles._rows import times_power
 from jaxcp.typing import ArrayLike
 
 _CALIBRATING = "pred", "y", "mask", "weights"
@@ -257,7 +256,7 @@ def sizes_of_candidates(keys, test_keys, weights, test_weights, level):
     # The auxiliary p-values of Jin, Candes 2023, in order of V_l, which is theirs but
     # for aux_j = 0. BH goes up to the last row l with m aux_l <= level rank_l.
     m = len(test_keys)
-    unit = jnp.frexp(jnp.max(weights, initial=0))[1]
+    unit = exponent_of(jnp.max(weights, initial=0))
     weights, own = (times_power(w, -unit) for w in (weights, test_weights))
     ordered = lax.sort(~test_keys)  # integers of the opposite order
     _, stronger, total = masses_of_keys(keys, ~ordered, weights)

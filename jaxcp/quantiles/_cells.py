@@ -1,13 +1,19 @@
-"""Thresholds of scores in cells, on the host: exact counts, and nothing is compiled."""
+"""Thresholds on the host: exact counts, and nothing is compiled.
+
+Of scores in cells, and of few scores that are known.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
 
 from jaxcp.quantiles.levels import exact_rank
+
+FEW_SCORES = 2**12  # of which a partition takes less time than to call a program
 
 
 def cell_thresholds(
@@ -49,3 +55,35 @@ def _cluster_rank(clusters: np.ndarray, alpha: Fraction) -> int:
         return sum(shares) <= spare
 
     return 1 + bisect_left(range(1, len(clusters) + 1), True, key=leaves_little)
+
+
+def known_thresholds(
+    scores: np.ndarray,
+    rank: np.ndarray,
+    mask: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> np.ndarray:
+    """Returns `thresholds` of floats (n, ...), with groups `group_thresholds` (g, ...).
+
+    To the last bit: NaN counts as +inf, and -0.0 as 0.0.
+    """
+    values = np.where(np.isnan(scores), np.inf, scores) + scores.dtype.type(0)
+    values = values.reshape(len(values), math.prod(scores.shape[1:]))
+    counts = np.ones(len(values), bool) if mask is None else mask
+    if groups is None:
+        cells, ranks = [counts], [rank]
+    else:
+        cells, ranks = [counts & (groups == g) for g in range(len(rank))], list(rank)
+    found = np.empty((len(cells), values.shape[1]), scores.dtype)
+    for row, rows, own in zip(found, cells, ranks, strict=True):
+        own_ranks = np.broadcast_to(np.ravel(own), row.shape)
+        for c, k in enumerate(own_ranks.tolist()):
+            row[c] = _kth_smallest(values[rows, c], k)
+    shape = () if groups is None else (len(cells),)
+    return found.reshape((*shape, *scores.shape[1:]))
+
+
+def _kth_smallest(values: np.ndarray, k: int) -> np.floating | float:
+    if k < 1:
+        return -math.inf
+    return math.inf if k > len(values) else np.partition(values, k - 1)[k - 1]

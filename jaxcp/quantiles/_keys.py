@@ -14,6 +14,8 @@ numbers: here at most 31, in bytes, then as many of these sums in 16 bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +63,34 @@ def first_float(fits, dtype, shape=()):
     found = bisect_keys(exceeds, key_type(dtype), shape=shape) + 1
     least = np.array(jnp.finfo(dtype).tiny, dtype).view(key_type(dtype))
     return from_keys(jnp.where((found < 0) & (found > -least), 0, found), dtype)
+
+
+def num_passed(
+    passed: Callable[[Array], Array], num_places: int, shape: tuple[int, ...]
+) -> Array:
+    """Returns how many of the places of a run are passed: the first ones, up to some.
+
+    For each number of a `shape`, by steps of halving lengths: `jnp.searchsorted` takes
+    longer, to compile and to run.
+    """
+
+    def move(place, step):
+        after = place + step
+        far = (after <= num_places) & passed(jnp.minimum(after, num_places) - 1)
+        return jnp.where(far, after, place), None
+
+    steps = 2 ** np.arange(num_places.bit_length())[::-1]
+    start = jnp.zeros(shape, int)
+    start = varying_like(start, passed(start))
+    return lax.scan(move, start, jnp.asarray(steps, start.dtype))[0]
+
+
+def num_below(keys: Array, test_keys: Array) -> Array:
+    """Returns how many sorted keys (n,) are below each test key, of any shape."""
+    if isinstance(n := keys.size, int) and n:
+        return num_passed(lambda at: keys[at] < test_keys, n, test_keys.shape)
+    columns = keys.reshape(-1, *(1 for _ in test_keys.shape))  # an export leaves n open
+    return jnp.sum(columns < test_keys[None], axis=0)
 
 
 def to_keys(x: Array) -> Array:

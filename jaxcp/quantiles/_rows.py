@@ -7,7 +7,8 @@ log2(n). Padding with zeros changes the words only where it passes a power of tw
 
 Whatever is mapped over becomes rows, or targets of one row. Few numbers settle a bit of
 the answer with each count or sum, as accelerators do with nearly all; many are counted
-in bytes. For many targets of one row it is sorted. All ways give the same keys.
+in bytes. A few hundred numbers are sorted, as is a row with many targets. All ways give
+the same keys.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from jaxcp._arrays import check_countable
-from jaxcp._numbers import as_float, over_shards, varying_like
+from jaxcp._numbers import (
+    as_float,
+    exponent_of,
+    over_shards,
+    times_power,
+    varying_like,
+)
 from jaxcp.quantiles import _keys
 from jaxcp.quantiles._keys import bisect_keys, to_keys
 
@@ -51,13 +58,17 @@ class Masses(NamedTuple):
     def are_less(self, leading, following, target):
         """Returns whether sums of the words, floats or integers, are below `target`."""
         # sum w < target: leading + following / step < target 2^(word - exponent)
-        target = jnp.ldexp(target, self.word - self.exponent)
+        target = times_power(target, self.word - self.exponent)
         most = 1.5 * 2**self.word  # more than there is
         target = jnp.where(jnp.isnan(target), -1, jnp.clip(target, -1, most))
         whole = jnp.floor(target)
         part = jnp.ceil((target - whole) * self.step).astype(leading.dtype)
-        carry = jnp.floor_divide(following - part, self.step)
-        return leading - whole.astype(leading.dtype) + carry < 0
+        # The step is a power of two: floats are divided exactly, integers by a shift.
+        missing = whole.astype(leading.dtype) - leading
+        if jnp.issubdtype(leading.dtype, jnp.floating):
+            return missing > (following - part) / self.step
+        places = lax.population_count(jnp.asarray(self.step, leading.dtype) - 1)
+        return missing > (following - part) >> places
 
 
 def masses_of(weights, axis_name=None):
@@ -74,11 +85,11 @@ def _scales_of(weights, axis_name=None):
     """Returns powers of two: of the largest weight, and of the sum on that scale."""
     largest = jnp.max(weights, initial=0)
     largest = jnp.minimum(largest, jnp.finfo(weights.dtype).max)
-    unit = jnp.frexp(over_shards(lax.pmax, largest, axis_name))[1]
+    unit = exponent_of(over_shards(lax.pmax, largest, axis_name))
     # Rounded sums of other orders have the same exponent, but near a power of two,
     # which totals often are: move those away from where it changes.
     total = _sum(_on_scale(weights, unit), axis_name)
-    return unit, jnp.frexp(2**0.5 * total)[1]
+    return unit, exponent_of(2**0.5 * total)
 
 
 def _on_scale(weights, unit):
@@ -117,12 +128,6 @@ def total_mass(weights, axis_name=None):
     return times_power(leading + following / masses.step, masses.exponent - masses.word)
 
 
-def times_power(values: Array, exponent: Array) -> Array:
-    """Returns values * 2^exponent, in two steps that stay within range."""
-    half, one = exponent // 2, jnp.ones((), values.dtype)
-    return values * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)
-
-
 def _sum(values, axis_name):
     return over_shards(lax.psum, jnp.sum(values), axis_name)
 
@@ -142,7 +147,7 @@ def unit_scale(weights, test_weight, axis_name=None):
     high = bounds_of(weights)[1]
     most, exact = jnp.finfo(high.dtype).max, jnp.finfo(test_weight.dtype).max
     largest = over_shards(lax.pmax, jnp.max(high, initial=0), axis_name)
-    exponent = jnp.frexp(jnp.minimum(largest, most))[1]
+    exponent = exponent_of(jnp.minimum(largest, most))
     test_weight = times_power(test_weight, -exponent)
     weights = jax.tree.map(lambda w: times_power(w, -exponent), weights)
     return weights, jnp.minimum(test_weight, exact / 8)
@@ -170,6 +175,7 @@ def spare_mass(weights, alpha, test_weight, axis_name=None, u=1.0):
     spare = alpha.astype(dtype) * total * exact - u * test_weight
     if low is not high:  # of equal bounds to the last bit
         weights = high - alpha.astype(dtype) * (high - low)
+        weights = jnp.where(weights > 0, weights, 0)  # of infinite ones inf - inf
     return weights, jnp.where(total > 0, spare, -1)
 
 
@@ -181,6 +187,8 @@ def least_beyond(spare):
 
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW_NUMBERS = 2**15
+# So few numbers are sorted: it compiles in half of the time, and is no slower.
+_BRIEF = 2**9
 # Keys of a row that the cache of a GPU may hold. Of more, 32 passes over bytes and four
 # over keys move 13/32 of what 32 over keys do (an estimate, of no GPU so far).
 _NEAR = 10**7
@@ -263,7 +271,8 @@ def _keys_of_rows(x, weights, targets, numbers):
         targets = varying_like(targets, (x, weights))
         if x.shape[0] == 1 and x.shape[1] and _is_many(weights.shape[0], least):
             return _in_one_order(x, weights, targets)
-    if _is_many(targets.shape[1], least) and x.shape[1] > 0:
+    brief = weights is None and isinstance(numbers, int) and numbers <= _BRIEF
+    if (brief or _is_many(targets.shape[1], least)) and x.shape[1] > 0:
         return _by_sort(x, weights, targets)
     if few:
         return _by_bits(x, weights, targets)
@@ -281,6 +290,8 @@ def _is_many(count, least):
 def _map_rows(function, x, weights, targets):
     """Returns the function of each row, where a single one is that of all."""
     b, rows = targets.shape[0], (x, weights)
+    if b == 1:  # the words of its weights are those of their total
+        return function(*jax.tree.map(lambda v: v[0], rows), targets[0])[None]
     axes = jax.tree.map(lambda v: 0 if v.shape[0] == b else None, rows)
     rows = jax.tree.map(lambda v: v if v.shape[0] == b else v[0], rows)
     return jax.vmap(function, (*axes, 0))(*rows, targets)
@@ -323,12 +334,11 @@ def _search(keys, weights, targets):
     """Returns keys at targets (a,), found among sums in the order of keys."""
     masses, n = masses_of(weights), keys.size
     ordered, *words = lax.sort((keys, masses.leading, masses.following), num_keys=1)
-    sums = [
-        jnp.append(jnp.zeros(1, v.dtype), jnp.cumsum(v, dtype=v.dtype)) for v in words
-    ]
+    sums = jnp.cumsum(jnp.stack(words), axis=1, dtype=words[0].dtype)
+    sums = jnp.pad(sums, ((0, 0), (1, 0)))
 
     def falls_short(place):  # what is before it, of as many as there are
-        leading, following = (v[jnp.minimum(place, n + 1) - 1] for v in sums)
+        leading, following = sums[:, jnp.minimum(place, n + 1) - 1]
         return (place <= n + 1) & masses.are_less(leading, following, targets)
 
     bits = (n + 1).bit_length() if isinstance(n, int) else 31

@@ -208,7 +208,14 @@ def _kth_smallest(x, k, where, axis_name, nearest):
 @jax.jit(static_argnames="axis_name")
 def _weighted_select(x, weights, target, axis_name):
     weights = at_least_single(jnp.where(weights > 0, weights, 0))
-    return _select(x, weights, jnp.asarray(target, weights.dtype), axis_name, 1)
+    return first_reaching(x, weights, jnp.asarray(target, weights.dtype), axis_name)
+
+
+def first_reaching(
+    x: Array, weights: Array, target: Array, axis_name: AxisName = None
+) -> Array:
+    """Returns `weighted_select` of floats, weights >= 0 and a target of their type."""
+    return _select(x, weights, target, axis_name, 1)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3, 4))

@@ -18,7 +18,7 @@ from jaxcp.quantiles import _groups
 from jaxcp.quantiles._keys import bisect_floats, common_keys
 from jaxcp.quantiles._rows import least_beyond, spare_mass
 from jaxcp.quantiles.levels import alpha_as_float, as_alpha, conformal_rank, ranks
-from jaxcp.quantiles.selection import kth_smallest, weighted_select
+from jaxcp.quantiles.selection import first_reaching, kth_smallest
 from jaxcp.typing import ArrayLike, AxisName
 
 _FEW_PAIRS = 10**4  # of rows and groups, up to which comparing all takes less time
@@ -268,7 +268,7 @@ def least_below_mass(scores, weights, spare, axis_name=None):
     # that v is minus the smallest u with mass{-S <= u} > spare.
     scores = _numbers.floats_above(scores)
     negated = -jnp.where(jnp.isnan(scores), jnp.inf, scores)
-    return -weighted_select(negated, weights, least_beyond(spare), axis_name=axis_name)
+    return -first_reaching(negated, weights, least_beyond(spare), axis_name)
 
 
 @jax.jit

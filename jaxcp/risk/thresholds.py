@@ -14,7 +14,14 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from jaxcp._batching import map_evenly, widened
-from jaxcp._numbers import as_float, at_least_single, over_shards, varying_like
+from jaxcp._numbers import (
+    as_float,
+    at_least_single,
+    exponent_of,
+    over_shards,
+    times_power,
+    varying_like,
+)
 from jaxcp._tree import Untraceable, pytree, static
 from jaxcp.held.rows import Held, len_of
 from jaxcp.quantiles import levels
@@ -211,11 +218,11 @@ def threshold_of(rows, rank, test_weight, axis_name):
         return least_threshold(rows, _with_slack(rank, most), axis_name)
     weights = at_least_single(as_float(held.weights))
     largest = over_shards(lax.pmax, jnp.max(weights, initial=0), axis_name)
-    scale = -jnp.frexp(largest)[1]  # sums neither overflow nor vanish
-    held = dataclasses.replace(held, weights=jnp.ldexp(weights, scale))
+    scale = -exponent_of(largest)  # sums neither overflow nor vanish
+    held = dataclasses.replace(held, weights=times_power(weights, scale))
     rows = dataclasses.replace(rows, held=held)
     weight = jnp.asarray(1.0 if test_weight is None else test_weight, weights.dtype)
-    weight = jnp.ldexp(weight, scale)
+    weight = times_power(weight, scale)
     total = held.sums(jnp.ones_like(weights), axis_name) + weight
     # sum_i w_i L_i + w B <= alpha (sum_i w_i + w)
     exact = 1 + 3 * jnp.finfo(total.dtype).eps  # undoes the rounding of alpha

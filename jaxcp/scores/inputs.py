@@ -423,7 +423,8 @@ def _halves(names, preds, y):
             f"expected preds as a pair {names} of arrays {y.shape} like y, got one "
             "array; Absolute, Signed and Gamma take predictions of the targets"
         )
-    return preds[:, 0], preds[:, 1]
+    columns = np.asarray(preds) if is_concrete(preds) else preds  # jax would compile
+    return columns[:, 0], columns[:, 1]
 
 
 def _check_one(preds: PyTree, cure: str = "") -> None:

@@ -33,9 +33,20 @@ def ranking(p: Array) -> Array:
     return jnp.argsort(~to_keys(p), stable=True)  # ~ reverses without overflow
 
 
+_FEW = 64  # labels whose pairs are compared sooner than they are sorted
+
+
 def ranks(p: Array) -> Array:
     """Returns the rank of every label, counted from 1."""
+    if len(p) <= _FEW:
+        return jnp.sum(_are_up_to(p), axis=1)
     return 1 + jnp.argsort(ranking(p))
+
+
+def _are_up_to(p: Array) -> Array:
+    """Returns in row y which labels rank up to y, shape (k, k)."""
+    keys, label = to_keys(p)[None], jnp.arange(len(p))[None]
+    return (keys > keys.T) | ((keys == keys.T) & (label <= label.T))
 
 
 @jax.custom_jvp
@@ -74,6 +85,9 @@ def _masses_jvp(primals, tangents):
 
 def _up_to(by, values):
     """Returns for each label the sum of values of those up to it, by rank."""
+    if len(by) <= _FEW and jnp.issubdtype(values.dtype, jnp.integer):  # in any order
+        counted = jnp.where(_are_up_to(by), values[None], 0)
+        return jnp.sum(counted, axis=1, dtype=values.dtype)
     order = ranking(by)
     return jnp.cumsum(values[order], dtype=values.dtype)[jnp.argsort(order)]
 
@@ -518,8 +532,9 @@ class _Ranked:
                 "expected one threshold for inclusive sets, got one a label; "
                 "class-wise sets need inclusive=False"
             )
-        mask = self.labels(pred) <= q if jnp.ndim(q) else _first(self, pred, q)
-        return LabelSet(mask)
+        few = len(self._parts(pred)[0]) <= _FEW and not self.inclusive
+        at_once = few or jnp.ndim(q)
+        return LabelSet(self.labels(pred) <= q if at_once else _first(self, pred, q))
 
     def _parts(self, pred):
         p, u = pred if self.randomized else (pred, 0.0)
@@ -592,7 +607,7 @@ class APS(_Ranked):
 
     Cost:
       O(k) time for a score; a set takes some 40 passes over its k labels, without a
-      sort.
+      sort, and of up to 64 labels one look at all pairs.
 
     References:
       Romano, Sesia, Candes, Classification with Valid and Adaptive Coverage, NeurIPS,

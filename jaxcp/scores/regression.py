@@ -6,7 +6,6 @@ Ends of their sets hold the very target whose score rounds to the threshold.
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from jaxcp import _checks
@@ -14,8 +13,6 @@ from jaxcp._numbers import as_float
 from jaxcp._tree import pytree, static
 from jaxcp.scores import inputs
 from jaxcp.sets import BoundingBox, Box, Interval
-
-_SIDES = np.array([-1, 1])  # the ways out of an interval
 
 
 def known_units(units):
@@ -239,7 +236,7 @@ class CQR:
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q, upper + q]."""
-        return _widened(*pred, jnp.stack([jnp.asarray(q)] * 2))
+        return _widened(*pred, (q, q))
 
 
 @pytree
@@ -279,7 +276,10 @@ class AsymmetricCQR:
 
     def invert(self, pred: tuple[Array, Array], q: Array) -> Interval | Box:
         """Returns [lower - q_0, upper + q_1]."""
-        return _widened(*pred, q)
+        if jnp.size(q) == 1:
+            return _widened(*pred, (q, q))
+        q_lower, q_upper = jnp.reshape(q, (2, -1))  # of all outputs, or of each
+        return _widened(*pred, (q_lower, q_upper))
 
 
 def alike(y: Array, *preds: Array) -> tuple[Array, ...]:
@@ -306,18 +306,26 @@ def _sides(lower, upper, y):
     return jnp.concatenate([jnp.atleast_1d(lower - y), jnp.atleast_1d(y - upper)])
 
 
-def _widened(lower, upper, q):
-    """Returns [lower - q_0, upper + q_1]."""
-    pred = jnp.stack(alike(lower, upper))
-    one_each = 2, *[1] * (pred.ndim - 1)
-    # One number, or two, of each side; of each output, or for all of them.
-    q = jnp.reshape(q, pred.shape if jnp.size(q) > 2 else (-1, *one_each[1:]))
-    q, sides = jnp.broadcast_to(q, pred.shape), jnp.reshape(_SIDES, one_each)
+def _widened(lower: Array, upper: Array, q: tuple[Array, Array]) -> Interval | Box:
+    """Returns [lower - q_0, upper + q_1], each q for all outputs or one for each."""
+    lower, upper = alike(lower, upper)
+    dtype = jnp.promote_types(lower.dtype, upper.dtype)
+    ends = zip((lower, upper), (-1, 1), q, strict=True)
+    return between(*(_end(pred.astype(dtype), side, own) for pred, side, own in ends))
 
-    def inside(y):  # each end by its own side, also where rounding lets the two cross
-        return sides * (y - pred) <= q
 
-    return between(*moved_out(pred, sides, q, inside))
+def _end(pred: Array, side: int, q: Array) -> Array:
+    """Returns pred + side q, moved out to its side.
+
+    Each by itself: both in one array would be computed twice, as each is read.
+    """
+    own = jnp.reshape(q, pred.shape) if jnp.size(q) == pred.size else q
+    own = jnp.broadcast_to(own, pred.shape)
+
+    def inside(y):  # by this side alone, also where rounding lets the two cross
+        return side * (y - pred) <= own
+
+    return moved_out(pred, side, own, inside)
 
 
 @pytree

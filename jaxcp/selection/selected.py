@@ -65,8 +65,7 @@ class SelectionRule:
             raise ValueError(
                 f"expected one number a row to select by, got {numbers}; {cure}"
             )
-        found = as_float(first.reshape(n))
-        return jnp.where(jnp.isnan(found), -jnp.inf, found)
+        return _with_nan_last(as_float(first.reshape(n)))
 
     def budget(self, n: Any, m: int) -> Any:
         """Returns what the host knows of a level, or None."""
@@ -75,6 +74,11 @@ class SelectionRule:
         """Returns the rows from a cut on."""
         keys, cuts = state
         return keys >= cuts[place]
+
+
+@jit
+def _with_nan_last(numbers):
+    return jnp.where(jnp.isnan(numbers), -jnp.inf, numbers)
 
 
 def _keys(*numbers):
@@ -476,8 +480,9 @@ class SelectedCalibration(Rule):
 
     def rank(self, alpha: ArrayLike) -> Array:
         """Returns the rank among r rows, for r = 0, ..., n: (n + 1,) or (n + 1, c)."""
-        counts = jnp.arange(len(self.held.values) + 1)
+        counts = np.arange(len(self.held.values) + 1)
         counts = counts.reshape(-1, *(1 for _ in self.components))
+        counts = _batching.on_device(counts)
         return ranks(counts, split_alpha(alpha, self.components))
 
     def weights_at(self, place, null=False):
@@ -511,11 +516,11 @@ class SelectedCalibration(Rule):
         preds, *_ = self._rows(preds, {})
         budget = self.rule.budget(self.held.counts(), len(jax.tree.leaves(preds)[0]))
         chosen = _chosen(self.rule, self.numbers, self.below, preds, budget)
-        places = jnp.arange(len(chosen[0]))
+        places = np.arange(len(chosen[0]))
         if _arrays.is_concrete(chosen, preds):
             places = np.flatnonzero(np.asarray(chosen[0]))
             preds = jax.tree.map(lambda v: rows_of(v, places), preds)
-            places = _batching.on_device(places)
+        places = _batching.on_device(places)
         return dataclasses.replace(self, chosen=chosen), places, preds
 
 

@@ -10,8 +10,8 @@ from numpy.testing import assert_array_equal
 
 import jaxcp
 from jaxcp import datasets, learners, metrics, resampling, scores
-from jaxcp.metrics.dependence import _num_passed
 from jaxcp.predictive import calibrate_predictive
+from jaxcp.quantiles._keys import num_passed
 from jaxcp.sets import Interval
 
 
@@ -100,7 +100,7 @@ def test_a_function_of_losses_is_compiled_once(programs):
 def test_places_are_those_of_a_search(n, key):
     values = jnp.round(3 * jax.random.normal(key, (n,)))  # ties
     ordered = jnp.sort(values.at[0].set(jnp.nan).at[-1].set(jnp.inf))
-    below = _num_passed(lambda at: ordered[at] < values, n)
-    up_to = _num_passed(lambda at: ordered[at] <= values, n)
+    below = num_passed(lambda at: ordered[at] < values, n, (n,))
+    up_to = num_passed(lambda at: ordered[at] <= values, n, (n,))
     assert_array_equal(below, np.searchsorted(ordered, values))
     assert_array_equal(up_to, np.searchsorted(ordered, values, side="right"))

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import jaxcp
+from jaxcp._numbers import exponent_of, times_power
 from jaxcp.quantiles._rows import total_mass
 
 
@@ -57,3 +58,20 @@ def test_weights_that_are_not_finite_or_too_large():
     assert select([1.0, 1.0, 1.0], 3.5) == jnp.inf
     assert select([1.0, 1.0, 1.0], 1e30) == jnp.inf
     assert select([1.0, 1.0, 1.0], -1e30) == -jnp.inf
+
+
+@pytest.mark.double
+def test_exponents_and_powers_of_two_are_those_of_frexp_and_ldexp():
+    """Of all normal numbers, 0 and infinity, also where the power itself overflows."""
+    rng, dtype = np.random.default_rng(0), jnp.zeros(()).dtype
+    info = np.finfo(dtype)
+    exponents = rng.integers(info.minexp, info.maxexp, 1000)
+    x = np.ldexp(rng.uniform(1, 2, 1000), exponents).astype(dtype)
+    x = np.concatenate([x, [0, np.inf, np.nan, info.tiny, info.max, 1]]).astype(dtype)
+    known = np.isfinite(x)
+    assert_array_equal(jax.jit(exponent_of)(x), np.where(known, np.frexp(x)[1], 0))
+    # From where on products are normal, and so are both of its steps.
+    least = np.maximum(info.minexp - exponents, 2 * info.minexp)
+    for power in (least, np.maximum(least, 0), info.maxexp - 1 - exponents):
+        found = jax.jit(times_power)(x[:1000], power)
+        assert_array_equal(found, np.ldexp(x[:1000], power))

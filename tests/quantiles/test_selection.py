@@ -8,7 +8,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import references
 from jaxcp import kth_smallest, weighted_select
+from jaxcp.quantiles import _rows
+from jaxcp.quantiles._cells import known_thresholds
 from jaxcp.quantiles._keys import from_keys, to_keys
+from jaxcp.quantiles.thresholds import group_thresholds, thresholds
 
 pytestmark = pytest.mark.double
 
@@ -42,10 +45,32 @@ def test_every_rank_of_awkward_floats(dtype, n):
         expected = sorted_with_infinities(x)
         ranks = jnp.arange(-1, n + 3)
         by_sorting = kth_smallest(x, ranks)
-        by_bits = jax.vmap(kth_smallest, (None, 0))(x, ranks)
+        # As of more numbers, and of more rows at once.
+        by_bits = _rows._by_bits(jnp.asarray(x)[None], None, ranks[None])[0]
+        by_bits = from_keys(by_bits, x.dtype)
         assert by_bits.dtype == by_sorting.dtype == jnp.dtype(dtype)
         assert_array_equal(np.asarray(by_sorting, float), expected)
         assert_array_equal(np.asarray(by_bits, float), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [1, 2, 40])
+def test_thresholds_on_the_host_are_those_of_programs(dtype, n):
+    """To the last bit, at all ranks, masked or not, of all rows or of each group."""
+    rng, ranks = np.random.default_rng(n), np.arange(-1, n + 3)
+    if jnp.dtype(dtype).kind != "f":  # those of bfloat16 stay on the device
+        return
+    x, mask, groups = awkward(rng, n, dtype), rng.random(n) < 0.7, rng.integers(0, 3, n)
+    for where in (None, mask):
+        for k in ranks:
+            found = known_thresholds(x, k, where)
+            wanted = np.asarray(thresholds(jnp.asarray(x), jnp.asarray(k), where))
+            assert found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
+        k = rng.choice(ranks, (3, 2))
+        found = known_thresholds(np.stack([x, x[::-1]], 1), k, where, groups)
+        columns = jnp.stack([x, x[::-1]], 1)
+        wanted = group_thresholds(columns, jnp.asarray(k), jnp.asarray(groups), where)
+        assert found.tobytes() == np.asarray(wanted).tobytes()
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -10,6 +10,7 @@ import jaxcp
 import references
 from helpers import assert_intervals, cases, labels_of, one_side_over, reference
 from jaxcp import scores
+from jaxcp.scores import labels as label_scores
 from jaxcp.sets import Interval
 
 pytestmark = pytest.mark.double
@@ -294,3 +295,30 @@ def test_label_scores_against_the_loop():
             for s, row in zip(labels, p, strict=True)
         ]
         assert_array_equal(sets.mask, expected)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        scores.APS(randomized=True),
+        scores.RAPS(0.125, 2, randomized=True),
+        scores.SAPS(0.25, randomized=True),
+        scores.TopK(),
+    ],
+)
+def test_few_labels_are_ranked_in_pairs_as_many_are_by_passes(score, monkeypatch, key):
+    """Sets, scores of all labels and ranks, with ties, at every threshold."""
+    key_p, key_u = jax.random.split(key)
+    p = jnp.round(8 * jax.random.dirichlet(key_p, jnp.ones(9), (20,))) / 8
+    u = jax.random.uniform(key_u, (20,))
+    preds = (p, u) if score.randomized else p
+
+    def of_all(preds):
+        labels = score.labels(preds)
+        q = jnp.append(labels, jnp.array([-1, 0, jnp.inf, jnp.nan]))
+        return labels, jax.vmap(lambda q: score.invert(preds, q).mask)(q)
+
+    few = jax.vmap(of_all)(preds)
+    monkeypatch.setattr(label_scores, "_FEW", 0)
+    many = jax.vmap(of_all)(preds)
+    jax.tree.map(assert_array_equal, few, many)
