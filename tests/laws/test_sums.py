@@ -388,7 +388,7 @@ REASONS = {
     "jnp.cumsum adds in pairs": "learners.survival._survival "
     "metrics.probabilities.calibration_test predictive.atoms._of_sorted "
     "predictive.probability._pair pvalues.conformal.masses_of_keys "
-    "quantiles._regression._pivot sets.unions.sweep.sums learners.general._descend",
+    "sets.unions.sweep.sums learners.general._descend",
     "few terms: of components, classes or one block": "_geometry.Mixture._scan "
     "_geometry.Mixture.sample learners.linear._turn learners.linear.center "
     "learners.neighbors.same_distances predictive.probability._classes "
