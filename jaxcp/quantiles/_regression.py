@@ -13,7 +13,7 @@ rows of zeros change nothing. An infinite score is one that is large beyond all 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,8 @@ class Fit(NamedTuple):
 class _Problem(NamedTuple):
     scores: Array  # (n + 1,), the last one that of the test point
     features: Array  # (n, p)
-    own: Array  # (p,), of the last row
-    push: Array  # (p,), phi that weighs U
+    own: Array | None  # (p,), of the last row, None for zeros
+    push: Array | None  # (p,), phi that weighs U, None for zeros
     u: Array
     alpha: Array
     whole: Array  # (1 - alpha) sum of all features, rounded, (p,)
@@ -58,19 +58,25 @@ class _Problem(NamedTuple):
 
     def at(self, rows: Array) -> Array:
         """Returns the features of rows (...,); zeros for -1."""
-        n, rows = len(self.features), rows[..., None]
-        found = self.own
+        n, p = self.features.shape
+        found = jnp.zeros((*rows.shape, p), self.features.dtype)
         if n:
-            found = jnp.take(self.features, rows[..., 0], axis=0, mode="clip")
-        return jnp.where(rows < 0, 0, jnp.where(rows == n, self.own, found))
+            found = jnp.take(self.features, rows, axis=0, mode="clip")
+        rows = rows[..., None]
+        own = 0 if self.own is None else self.own
+        return jnp.where(rows < 0, 0, jnp.where(rows == n, own, found))
 
     def times(self, d: Array) -> Array:
         """Returns phi_i'd of all rows."""
-        return jnp.append(_dot(self.features, d), _dot(self.own, d))
+        fits = _dot(self.features, d)
+        if self.own is None:
+            return jnp.pad(fits, (0, 1))
+        return jnp.append(fits, _dot(self.own, d))
 
     def sum(self, counts: Array) -> Array:
         """Returns the sum of features, each as often as it counts."""
-        return _dot(counts[:-1], self.features) + counts[-1] * self.own
+        total = _dot(counts[:-1], self.features)
+        return total if self.own is None else total + counts[-1] * self.own
 
     def basic(self, basis: Array) -> tuple[Array, Array]:
         """Returns features and scores of basic rows, of the identity at -1."""
@@ -80,10 +86,18 @@ class _Problem(NamedTuple):
 
 
 def _problem(
-    scores: Array, features: Array, own: Array, push: Array, u: Array, alpha: Array
+    scores: Array,
+    features: Array,
+    alpha: Array,
+    u: Array | None = None,
+    *,
+    own: Array | None = None,
+    push: Array | None = None,
 ) -> _Problem:
     """Returns the problem of these rows, with the sum of their features."""
-    total = _dot(jnp.ones(len(features), scores.dtype), features) + own
+    u = jnp.zeros_like(alpha) if u is None else u
+    total = _dot(jnp.ones(len(features), scores.dtype), features)
+    total = total if own is None else total + own
     whole = jnp.round((1 - alpha) * total)  # counts of flags stay exact
     rest = (total - whole) - alpha * total
     largest = jnp.max(jnp.abs(features), initial=1)
@@ -129,15 +143,8 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     scores, features = lax.stop_gradient((scores, features))
     alpha, p = jnp.asarray(alpha, scores.dtype), features.shape[1]
     whiten, kept = whitening(features)
-    none = jnp.zeros(p, scores.dtype)
-    problem = _problem(
-        scores=jnp.append(_bounded(scores), 0),
-        features=_read(features, whiten, kept),
-        own=none,
-        push=none,
-        u=jnp.zeros_like(alpha),
-        alpha=alpha,
-    )
+    values = jnp.append(_bounded(scores), 0)
+    problem = _problem(values, _read(features, whiten, kept), alpha)
     vertex = Vertex(
         inverse=jnp.eye(p, dtype=scores.dtype),
         basis=jnp.full(p, -1),
@@ -309,7 +316,7 @@ def _on_face(
     (inverse, basis, side), low, high = walk.vertex, -problem.alpha, 1 - problem.alpha
     basic, values = problem.basic(basis)
     inverse, g = _interpolated(basic, values, inverse)
-    own = problem.own + problem.push
+    own = cast(Array, problem.own if problem.push is None else problem.push)
     rows = jnp.concatenate([problem.features, own[None]])
     w, fits = _dot(rows, inverse), _dot(rows, g)
     room = _dot(jnp.abs(w), errors)
@@ -317,7 +324,8 @@ def _on_face(
     fits = jnp.where(is_unit, _dot(jnp.round(w), values), fits)
     room = jnp.where(is_unit, 0, room)
     tied = (side == 0) | (jnp.abs(problem.scores - fits) <= room)
-    tied = tied.at[n].set(tied[n] | jnp.any(problem.push != 0))  # at its threshold
+    if problem.push is not None:  # the last row is at its threshold
+        tied = tied.at[n].set(tied[n] | jnp.any(own != 0))
     eta = jnp.where(side > 0, high, low).at[n].set(eta_new)
     at = jnp.where(basis < 0, n + 1, basis)
     eta = eta.at[at].set(_edge(problem, walk).duals, mode="drop")
@@ -401,17 +409,14 @@ def _with_test_point(
     """Returns the problem with one more row: of this score, or that weighs u alone."""
     alpha, whiten, kept, (inverse, basis, side) = fitted
     own = _read(phi, whiten, kept)
-    none = jnp.zeros_like(own)
-    problem = _problem(
-        scores=_bounded(jnp.append(scores, score)),
-        features=_read(features, whiten, kept),
-        own=own if u is None else none,
-        push=none if u is None else own,
-        u=jnp.zeros_like(alpha) if u is None else u,
-        alpha=alpha,
-    )
-    fit = _dot(problem.own, _dot(inverse, problem.basic(basis)[1]))
-    is_above = problem.scores[-1] > fit
+    rows = _bounded(jnp.append(scores, score)), _read(features, whiten, kept)
+    is_above = jnp.array(False)
+    if u is None:
+        problem = _problem(*rows, alpha, own=own)
+        fit = _dot(own, _dot(inverse, problem.basic(basis)[1]))
+        is_above = problem.scores[-1] > fit
+    else:
+        problem = _problem(*rows, alpha, u, push=own)
     side = jnp.append(_resized(side[:-1], len(scores)), _side(is_above))
     return problem, Vertex(inverse, basis, side)
 
@@ -422,15 +427,8 @@ def _value(
     """Returns phi'g at a vertex, linear in scores of its basis, shares, and errors."""
     alpha, whiten, kept, _ = fitted
     inverse, basis, _ = vertex
-    none = jnp.zeros_like(phi)
-    problem = _problem(
-        scores=jnp.append(scores, 0),
-        features=_read(features, whiten, kept),
-        own=none,
-        push=none,
-        u=jnp.zeros_like(alpha),
-        alpha=alpha,
-    )
+    values = jnp.append(scores, 0)
+    problem = _problem(values, _read(features, whiten, kept), alpha)
     known = lax.stop_gradient((problem, vertex, features, phi, whiten))
     phi, (basic, values) = _read(phi, whiten, kept), problem.basic(basis)
     w, g = lax.stop_gradient((_dot(phi, inverse), _dot(inverse, values)))
@@ -473,12 +471,12 @@ def _solve(problem: _Problem, vertex: Vertex, long: bool = False) -> _Solution:
 
     start = _Solution(
         vertex=vertex,
-        duals=jnp.zeros_like(problem.own),
+        duals=jnp.zeros_like(problem.rest),
         endless=jnp.array(False),
         goes_on=jnp.array(True),
         count=jnp.array(0),
     )
-    most = _ROUNDS + len(problem.own)
+    most = _ROUNDS + len(problem.rest)
     more = lambda found: found.goes_on & (found.count < most)  # noqa: E731
     return lax.while_loop(more, improve, varying_like(start, problem))
 
@@ -512,10 +510,12 @@ def _edge(problem: _Problem, walk: _Walk) -> _Edge:
     inverse, basis, _ = walk.vertex
     real = basis >= 0
     c = problem.rest - walk.below - (1 - problem.alpha) * jnp.sum(walk.rows, 0)
-    c, w = _dot(c, inverse), _dot(problem.push, inverse)
-    # The left limit in U: duals as they are at a U that is less by next to nothing.
-    slack = jnp.where(jnp.abs(w) > 1e-3, 3 * _tolerance(problem.scores), 0)
-    eta = slack * jnp.sign(w) - problem.u * w - c
+    eta = -_dot(c, inverse)
+    if problem.push is not None:
+        w = _dot(problem.push, inverse)
+        # The left limit in U: duals as they are at a U that is less by next to nothing.
+        slack = jnp.where(jnp.abs(w) > 1e-3, 3 * _tolerance(problem.scores), 0)
+        eta += slack * jnp.sign(w) - problem.u * w
     high = eta - jnp.where(real, 1 - problem.alpha, 0)
     low = jnp.where(real, -problem.alpha, 0) - eta
     excess = jnp.maximum(high, low)

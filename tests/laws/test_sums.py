@@ -376,7 +376,7 @@ REASONS = {
     "conditional.classes.quantiles_of_classes cross._votes.sort_folds "
     "frames.forecasts._paths metrics.conditional._worst_run "
     "metrics.rates._means_of_clusters metrics.rates.rates_of "
-    "quantiles._cells.cell_thresholds "
+    "quantiles._cells.cell_thresholds quantiles._regression._reached "
     "metrics.streams.worst_window_coverage pvalues.conformal.p_values_in_groups "
     "pvalues.conformal._ranks_in_order pvalues.martingales._split_runs "
     "pvalues.selecting._kept quantiles._chunks.select quantiles._groups.first_keys "
