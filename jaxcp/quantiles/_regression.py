@@ -127,7 +127,7 @@ class _Round(NamedTuple):
     duals: Array  # of its basis, (p,)
     endless: Array  # whether an edge has no end, shape ()
     goes_on: Array  # whether a dual is out of bounds
-    count: Array  # of pivots
+    pivots: Array  # how many
 
 
 class _Solution(NamedTuple):
@@ -135,7 +135,7 @@ class _Solution(NamedTuple):
     duals: Array  # of the basis, (p,)
     endless: Array  # whether the objective falls without end, shape ()
     goes_on: Array  # whether there was no end to the search
-    count: Array  # of rounds
+    rounds: Array  # how many
 
 
 def fit(scores: Array, features: Array, alpha: Array) -> Fit:
@@ -452,32 +452,44 @@ def _solve(problem: _Problem, vertex: Vertex, long: bool = False) -> _Solution:
         edge = _edge(problem, state.walk)
         walk, is_ray = _pivot(problem, state.walk, edge, long)
         goes_on = edge.excess > tol
-        pivots = goes_on & (state.count < _PIVOTS)
-        is_new, endless = pivots & ~is_ray, pivots & is_ray
+        is_pivot = goes_on & (state.pivots < _PIVOTS)
+        is_new, endless = is_pivot & ~is_ray, is_pivot & is_ray
         return _Round(
             walk=jax.tree.map(partial(jnp.where, is_new), walk, state.walk),
             duals=edge.duals,
             endless=endless,
             goes_on=goes_on & ~endless,
-            count=state.count + 1,
+            pivots=state.pivots + 1,
         )
 
     def improve(found: _Solution) -> _Solution:
-        start = _Round(_start(problem, found.vertex), *found[1:4], jnp.array(0))
+        start = _Round(
+            walk=_start(problem, found.vertex),
+            duals=found.duals,
+            endless=found.endless,
+            goes_on=found.goes_on,
+            pivots=jnp.array(0),
+        )
         # The step after the last pivot only looks whether one is left.
-        more = lambda state: state.goes_on & (state.count <= _PIVOTS)  # noqa: E731
-        walk, *ends, _ = lax.while_loop(more, step, start)
-        return _Solution(walk.vertex, *ends, found.count + 1)
+        more = lambda state: state.goes_on & (state.pivots <= _PIVOTS)  # noqa: E731
+        last = lax.while_loop(more, step, start)
+        return _Solution(
+            vertex=last.walk.vertex,
+            duals=last.duals,
+            endless=last.endless,
+            goes_on=last.goes_on,
+            rounds=found.rounds + 1,
+        )
 
     start = _Solution(
         vertex=vertex,
         duals=jnp.zeros_like(problem.rest),
         endless=jnp.array(False),
         goes_on=jnp.array(True),
-        count=jnp.array(0),
+        rounds=jnp.array(0),
     )
     most = _ROUNDS + len(problem.rest)
-    more = lambda found: found.goes_on & (found.count < most)  # noqa: E731
+    more = lambda found: found.goes_on & (found.rounds < most)  # noqa: E731
     return lax.while_loop(more, improve, varying_like(start, problem))
 
 
@@ -596,18 +608,26 @@ def _reached(t: Array, turns: Array, excess: Array) -> tuple[Array, Array]:
     rest = jnp.ceil((target - whole) * part)
     keys, rows = to_keys(t), jnp.arange(n)
 
-    def settle_bit(found: tuple[Array, Array], bit: tuple[Array, Array]) -> tuple:
+    def settle_bit(
+        found: tuple[Array, Array], bit: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], None]:
         key, row = found[0] + bit[0], found[1] + bit[1]
         before = (keys < key) | ((keys == key) & (rows < row))
         first, second = _dot(before.astype(t.dtype), words)
         falls_short = (first - whole) + (second - rest) / part < 0
-        return jax.tree.map(partial(jnp.where, falls_short), (key, row), found), None
+        key, row = (
+            jnp.where(falls_short, new, old)
+            for new, old in zip((key, row), found, strict=True)
+        )
+        return (key, row), None
 
     powers = 2 ** np.arange(info.bits - 1)[::-1], 2 ** np.arange(bits)[::-1]
     key_bits = np.append(powers[0], 0 * powers[1]).astype(keys.dtype)
     row_bits = np.append(0 * powers[0], powers[1]).astype(rows.dtype)
     start = varying_like((jnp.zeros((), keys.dtype), jnp.array(0)), (t, turns))
-    (key, row), _ = lax.scan(settle_bit, start, (key_bits, row_bits))
+    (key, row), _ = lax.scan(
+        settle_bit, start, (jnp.asarray(key_bits), jnp.asarray(row_bits))
+    )
     return from_keys(key, t.dtype), jnp.minimum(row, n - 1)
 
 
