@@ -13,14 +13,15 @@ rows of zeros change nothing. An infinite score is one that is large beyond all 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp._numbers import just_below, varying_like
-from jaxcp.quantiles.selection import weighted_select
+from jaxcp.quantiles._keys import from_keys, to_keys
 
 _dot = partial(jnp.matmul, precision="highest")
 _PIVOTS = 20  # in a round, after which the rounding of what they update is undone
@@ -32,7 +33,7 @@ class Vertex(NamedTuple):
 
     inverse: Array  # of the features of basic rows, (p, p)
     basis: Array  # (p,), -1 for rows that do not exist
-    upper: Array  # (n + 1,), whether the dual of a row is at 1 - alpha
+    side: Array  # (n + 1,): 1 where the dual is at 1 - alpha, -1 at -alpha, 0 if basic
 
 
 class Fit(NamedTuple):
@@ -47,38 +48,94 @@ class Fit(NamedTuple):
 class _Problem(NamedTuple):
     scores: Array  # (n + 1,), the last one that of the test point
     features: Array  # (n, p)
-    own: Array  # (p,), of the last row
-    push: Array  # (p,), phi that weighs U
+    own: Array | None  # (p,), of the last row, None for zeros
+    push: Array | None  # (p,), phi that weighs U, None for zeros
     u: Array
     alpha: Array
+    whole: Array  # (1 - alpha) sum of all features, rounded, (p,)
+    rest: Array  # what it is more than that, (p,)
+    largest: Array  # feature, at least 1, shape ()
 
-    def at(self, row):
-        """Returns the features of a row; zeros for -1."""
-        n = len(self.features)
-        found = self.features[jnp.clip(row, 0, n - 1)] if n else self.own
-        return jnp.where(row < 0, 0, jnp.where(row == n, self.own, found))
+    def at(self, rows: Array) -> Array:
+        """Returns the features of rows (...,); zeros for -1."""
+        n, p = self.features.shape
+        found = jnp.zeros((*rows.shape, p), self.features.dtype)
+        if n:
+            found = jnp.take(self.features, rows, axis=0, mode="clip")
+        rows = rows[..., None]
+        own = 0 if self.own is None else self.own
+        return jnp.where(rows < 0, 0, jnp.where(rows == n, own, found))
 
-    def times(self, d):
+    def times(self, d: Array) -> Array:
         """Returns phi_i'd of all rows."""
-        return jnp.append(_dot(self.features, d), _dot(self.own, d))
+        fits = _dot(self.features, d)
+        if self.own is None:
+            return jnp.pad(fits, (0, 1))
+        return jnp.append(fits, _dot(self.own, d))
 
-    def sum(self, counts):
+    def sum(self, counts: Array) -> Array:
         """Returns the sum of features, each as often as it counts."""
-        return _dot(counts[:-1], self.features) + counts[-1] * self.own
+        total = _dot(counts[:-1], self.features)
+        return total if self.own is None else total + counts[-1] * self.own
 
-    def basic(self, basis):
+    def basic(self, basis: Array) -> tuple[Array, Array]:
         """Returns features and scores of basic rows, of the identity at -1."""
-        found = jax.vmap(self.at)(basis) + jnp.diag(jnp.where(basis < 0, 1.0, 0.0))
-        return found, jnp.where(basis < 0, 0, self.scores[basis])
+        values = jnp.take(self.scores, basis, mode="clip")
+        rows = self.at(basis) + jnp.diag(jnp.where(basis < 0, 1.0, 0.0))
+        return rows, jnp.where(basis < 0, 0, values)
+
+
+def _problem(
+    scores: Array,
+    features: Array,
+    alpha: Array,
+    u: Array | None = None,
+    *,
+    own: Array | None = None,
+    push: Array | None = None,
+) -> _Problem:
+    """Returns the problem of these rows, with the sum of their features."""
+    u = jnp.zeros_like(alpha) if u is None else u
+    total = _dot(jnp.ones(len(features), scores.dtype), features)
+    total = total if own is None else total + own
+    whole = jnp.round((1 - alpha) * total)  # counts of flags stay exact
+    rest = (total - whole) - alpha * total
+    largest = jnp.max(jnp.abs(features), initial=1)
+    return _Problem(scores, features, own, push, u, alpha, whole, rest, largest)
 
 
 class _Walk(NamedTuple):
     vertex: Vertex
+    rows: Array  # features of the basis, zeros at -1, (p, p)
     r: Array  # residuals, (n + 1,)
-    inside: Array  # whether a row is basic, (n + 1,)
-    below: Array  # sum of the features of rows below, less a whole number, (p,)
-    rest: Array  # (1 - alpha) sum of all features, less the same number, (p,)
+    below: Array  # sum of the features of rows below, less the whole number, (p,)
+
+
+class _Edge(NamedTuple):
+    """Duals of the basis, (p,), and the row that is to leave it."""
+
+    duals: Array
+    leaves: Array  # one of the basis, where the dual is worst, (p,)
+    excess: Array  # by how much it is out of bounds, shape ()
+    rises: Array  # whether it is too high
+
+
+class _Round(NamedTuple):
+    """A walk with less rounding at its start, and as many pivots as do no harm."""
+
+    walk: _Walk
+    duals: Array  # of its basis, (p,)
     endless: Array  # whether an edge has no end, shape ()
+    goes_on: Array  # whether a dual is out of bounds
+    pivots: Array  # how many
+
+
+class _Solution(NamedTuple):
+    vertex: Vertex
+    duals: Array  # of the basis, (p,)
+    endless: Array  # whether the objective falls without end, shape ()
+    goes_on: Array  # whether there was no end to the search
+    rounds: Array  # how many
 
 
 def fit(scores: Array, features: Array, alpha: Array) -> Fit:
@@ -86,12 +143,14 @@ def fit(scores: Array, features: Array, alpha: Array) -> Fit:
     scores, features = lax.stop_gradient((scores, features))
     alpha, p = jnp.asarray(alpha, scores.dtype), features.shape[1]
     whiten, kept = whitening(features)
-    phis, none = _read(features, whiten, kept), jnp.zeros(p, scores.dtype)
-    known = jnp.append(_bounded(scores), 0), phis
-    problem = _Problem(*known, none, none, 0 * alpha, alpha)
-    eye = jnp.eye(p, dtype=scores.dtype)
-    start = Vertex(eye, jnp.full(p, -1), problem.scores > 0)
-    return Fit(alpha, whiten, kept, _solve(problem, start, long=True)[0].vertex)
+    values = jnp.append(_bounded(scores), 0)
+    problem = _problem(values, _read(features, whiten, kept), alpha)
+    vertex = Vertex(
+        inverse=jnp.eye(p, dtype=scores.dtype),
+        basis=jnp.full(p, -1),
+        side=_side(problem.scores > 0),
+    )
+    return Fit(alpha, whiten, kept, _solve(problem, vertex, long=True).vertex)
 
 
 def coefficients(
@@ -127,8 +186,7 @@ def threshold(
     left = (1 if u is None else u) - fitted.alpha
     known = lax.stop_gradient((scores, features, phi))
     problem, vertex = _with_test_point(*known, fitted, 0, left)
-    walk, is_done = _solve(problem, vertex)
-    vertex, endless = walk.vertex, walk.endless
+    vertex, duals, endless, goes_on, _ = _solve(problem, vertex)
     unbounded = jnp.isinf(scores)
     finite = jnp.where(unbounded, 0, scores)
     q, w, errors = _value(finite, features, fitted, vertex, phi)
@@ -136,7 +194,7 @@ def threshold(
     if u is None:
         shift = error
     else:
-        eta, ties = _dual_at_threshold(problem, walk, errors, w, projects)
+        eta, ties = _dual_at_threshold(problem, vertex, duals, errors, w, projects)
         error = jnp.where(ties, error, 0)
         # The left limit in U, as of phi'g: where they are equal but for rounding it is
         # not below.
@@ -149,6 +207,7 @@ def threshold(
     # Along an edge without an end, and where rows know nothing, phi'g follows U.
     endless |= jnp.any((vertex.basis < 0) & (jnp.abs(w) > _near(phi)))
     q = jnp.where(endless, jnp.where(left > 0, jnp.inf, -jnp.inf), q)
+    is_done = ~goes_on
     q = jnp.where(is_done & jnp.any(phi != 0) & ~jnp.isnan(q), q, jnp.inf)
     if u is None or projects:
         return q
@@ -171,43 +230,49 @@ def dual(
     """
     known = lax.stop_gradient((scores, features, phi, fitted, score))
     problem, vertex = _with_test_point(*known)
-    walk, is_done = _solve(problem, vertex)
-    walk = _start(problem, walk.vertex)
-    eta, (_, basis, upper) = _edge(problem, walk)[0], walk.vertex
-    bound = jnp.where(upper[-1], 1 - fitted.alpha, -fitted.alpha)
-    is_basic = walk.inside[-1]
+    solution = _solve(problem, vertex)
+    walk = _start(problem, solution.vertex)
+    eta, (_, basis, side) = _edge(problem, walk).duals, walk.vertex
+    bound = jnp.where(side[-1] > 0, 1 - fitted.alpha, -fitted.alpha)
+    is_basic = side[-1] == 0
     basic = jnp.sum(jnp.where(basis == len(features), eta, 0))
     found = jnp.where(is_basic, basic, bound)
     errors = _errors(problem, walk.vertex, *known[1:3], fitted.whiten)
-    off = jnp.where(is_basic, _nearest(problem, walk, walk.r), jnp.abs(walk.r[-1]))
+    off = jnp.where(is_basic, _nearest(problem, side, walk.r), jnp.abs(walk.r[-1]))
     ties = off <= jnp.max(errors)
     found = _least_norm(problem, walk.vertex, errors, found, found, ties, projects)
+    is_done = ~solution.goes_on
     return jnp.where(is_done & jnp.any(phi != 0), found, 0)
 
 
 def _dual_at_threshold(
-    problem: _Problem, walk: _Walk, errors: Array, w: Array, projects: bool
+    problem: _Problem,
+    vertex: Vertex,
+    eta: Array,
+    errors: Array,
+    w: Array,
+    projects: bool,
 ) -> tuple[Array, Array]:
     """Returns the dual of least norm of a test point whose score is phi'g = w'S_B.
 
     And whether calibration rows tie there.
     """
-    eta, level = _edge(problem, walk)[0], problem.u
+    level = problem.u
     # If no other row ties: with the dual e of the test point the basis has those of
     # U = e, eta + (U - e) w, and |eta + (U - e) w|^2 + e^2 is least at this e.
     square = _dot(w, w)
     alone = (_dot(w, eta) + level * square) / (1 + square)
-    basic, values = problem.basic(walk.vertex.basis)
-    _, g = _interpolated(basic, values, walk.vertex.inverse)
-    off = _nearest(problem, walk, problem.scores - problem.times(g))
+    basic, values = problem.basic(vertex.basis)
+    _, g = _interpolated(basic, values, vertex.inverse)
+    off = _nearest(problem, vertex.side, problem.scores - problem.times(g))
     ties = off <= jnp.max(errors)
-    eta = _least_norm(problem, walk.vertex, errors, level, alone, ties, projects)
+    eta = _least_norm(problem, vertex, errors, level, alone, ties, projects)
     return eta, ties
 
 
-def _nearest(problem: _Problem, walk: _Walk, r: Array) -> Array:
+def _nearest(problem: _Problem, side: Array, r: Array) -> Array:
     """Returns the least |r_i| of calibration rows off the basis, shape ()."""
-    counts = ~walk.inside[:-1] & jnp.any(problem.features != 0, 1)
+    counts = (side[:-1] != 0) & jnp.any(problem.features != 0, 1)
     return jnp.min(jnp.where(counts, jnp.abs(r[:-1]), jnp.inf), initial=jnp.inf)
 
 
@@ -248,21 +313,22 @@ def _on_face(
 ) -> Array:
     """Returns the last row's dual of least norm, or `otherwise` off the plane."""
     walk, n = _start(problem, vertex), len(problem.features)
-    (inverse, basis, upper), low, high = walk.vertex, -problem.alpha, 1 - problem.alpha
+    (inverse, basis, side), low, high = walk.vertex, -problem.alpha, 1 - problem.alpha
     basic, values = problem.basic(basis)
     inverse, g = _interpolated(basic, values, inverse)
-    own = problem.own + problem.push
+    own = cast(Array, problem.own if problem.push is None else problem.push)
     rows = jnp.concatenate([problem.features, own[None]])
     w, fits = _dot(rows, inverse), _dot(rows, g)
     room = _dot(jnp.abs(w), errors)
     is_unit = _is_unit(w)  # features of a basic row: it ties iff it has its score
     fits = jnp.where(is_unit, _dot(jnp.round(w), values), fits)
     room = jnp.where(is_unit, 0, room)
-    tied = walk.inside | (jnp.abs(problem.scores - fits) <= room)
-    tied = tied.at[n].set(tied[n] | jnp.any(problem.push != 0))  # at its threshold
-    eta = jnp.where(upper, high, low).at[n].set(eta_new)
+    tied = (side == 0) | (jnp.abs(problem.scores - fits) <= room)
+    if problem.push is not None:  # the last row is at its threshold
+        tied = tied.at[n].set(tied[n] | jnp.any(own != 0))
+    eta = jnp.where(side > 0, high, low).at[n].set(eta_new)
     at = jnp.where(basis < 0, n + 1, basis)
-    eta = eta.at[at].set(_edge(problem, walk)[0], mode="drop")
+    eta = eta.at[at].set(_edge(problem, walk).duals, mode="drop")
     v = _projected(rows, tied, eta, problem.alpha)
     return jnp.where(tied[n], jnp.clip(_dot(own, v), low, high), otherwise)
 
@@ -332,27 +398,37 @@ def _is_unit(w: Array) -> Array:
     return near & (jnp.sum(jnp.abs(counts), -1) == 1)
 
 
-def _with_test_point(scores, features, phi, fitted, score, u=None):
+def _with_test_point(
+    scores: Array,
+    features: Array,
+    phi: Array,
+    fitted: Fit,
+    score: Array | float,
+    u: Array | None = None,
+) -> tuple[_Problem, Vertex]:
     """Returns the problem with one more row: of this score, or that weighs u alone."""
-    alpha, whiten, kept, (inverse, basis, upper) = fitted
+    alpha, whiten, kept, (inverse, basis, side) = fitted
     own = _read(phi, whiten, kept)
-    push, own = (0 * own, own) if u is None else (own, 0 * own)
-    known = _bounded(jnp.append(scores, score)), _read(features, whiten, kept)
-    problem = _Problem(*known, own, push, 0 * alpha if u is None else u, alpha)
-    fit = _dot(own, _dot(inverse, problem.basic(basis)[1]))
-    is_above = problem.scores[-1] > fit
-    upper = jnp.append(_resized(upper[:-1], len(scores)), is_above)
-    return problem, Vertex(inverse, basis, upper)
+    rows = _bounded(jnp.append(scores, score)), _read(features, whiten, kept)
+    is_above = jnp.array(False)
+    if u is None:
+        problem = _problem(*rows, alpha, own=own)
+        fit = _dot(own, _dot(inverse, problem.basic(basis)[1]))
+        is_above = problem.scores[-1] > fit
+    else:
+        problem = _problem(*rows, alpha, u, push=own)
+    side = jnp.append(_resized(side[:-1], len(scores)), _side(is_above))
+    return problem, Vertex(inverse, basis, side)
 
 
 def _value(
     scores: Array, features: Array, fitted: Fit, vertex: Vertex, phi: Array
 ) -> tuple[Array, Array, Array]:
     """Returns phi'g at a vertex, linear in scores of its basis, shares, and errors."""
-    _, whiten, kept, _ = fitted
+    alpha, whiten, kept, _ = fitted
     inverse, basis, _ = vertex
-    rows = _read(features, whiten, kept), *3 * (jnp.zeros_like(phi),)
-    problem = _Problem(jnp.append(scores, 0), *rows, fitted.alpha)
+    values = jnp.append(scores, 0)
+    problem = _problem(values, _read(features, whiten, kept), alpha)
     known = lax.stop_gradient((problem, vertex, features, phi, whiten))
     phi, (basic, values) = _read(phi, whiten, kept), problem.basic(basis)
     w, g = lax.stop_gradient((_dot(phi, inverse), _dot(inverse, values)))
@@ -365,47 +441,70 @@ def _value(
     return q, w, _errors(*known)
 
 
-def _solve(
-    problem: _Problem, vertex: Vertex, long: bool = False
-) -> tuple[_Walk, Array]:
-    """Returns the walk at the vertex where all duals are in bounds, and if it is there.
+def _solve(problem: _Problem, vertex: Vertex, long: bool = False) -> _Solution:
+    """Returns the vertex where all duals are in bounds.
 
-    Its flag `endless` says that there is none, for the objective falls without end.
+    Or one from where an edge is endless: the objective falls without end.
     """
     tol = _tolerance(problem.scores)
-    goes_on = lambda w: ~w.endless & (_edge(problem, w)[2] > tol)  # noqa: E731
 
-    def improve(carry):
-        walk, count, *_ = carry
-        more = lambda c: goes_on(c[0]) & (c[1] < _PIVOTS)  # noqa: E731
-        step = lambda c: (_pivot(problem, c[0], long), c[1] + 1)  # noqa: E731
-        walk, _ = lax.while_loop(more, step, (_start(problem, walk.vertex), 0))
-        return walk, count + 1, goes_on(walk)
+    def step(state: _Round) -> _Round:
+        edge = _edge(problem, state.walk)
+        walk, is_ray = _pivot(problem, state.walk, edge, long)
+        goes_on = edge.excess > tol
+        is_pivot = goes_on & (state.pivots < _PIVOTS)
+        is_new, endless = is_pivot & ~is_ray, is_pivot & is_ray
+        return _Round(
+            walk=jax.tree.map(partial(jnp.where, is_new), walk, state.walk),
+            duals=edge.duals,
+            endless=endless,
+            goes_on=goes_on & ~endless,
+            pivots=state.pivots + 1,
+        )
 
-    most, none = _ROUNDS + len(problem.own), jnp.zeros_like(problem.own)
-    inside, ends = jnp.zeros_like(vertex.upper), jnp.array(False)
-    walk = _Walk(vertex, 0 * problem.scores, inside, none, none, ends)
-    start = varying_like((walk, jnp.array(0), jnp.array(True)), problem)
-    more = lambda c: c[2] & (c[1] < most)  # noqa: E731
-    walk, _, is_left = lax.while_loop(more, improve, start)
-    return walk, ~is_left
+    def improve(found: _Solution) -> _Solution:
+        start = _Round(
+            walk=_start(problem, found.vertex),
+            duals=found.duals,
+            endless=found.endless,
+            goes_on=found.goes_on,
+            pivots=jnp.array(0),
+        )
+        # The step after the last pivot only looks whether one is left.
+        more = lambda state: state.goes_on & (state.pivots <= _PIVOTS)  # noqa: E731
+        last = lax.while_loop(more, step, start)
+        return _Solution(
+            vertex=last.walk.vertex,
+            duals=last.duals,
+            endless=last.endless,
+            goes_on=last.goes_on,
+            rounds=found.rounds + 1,
+        )
+
+    start = _Solution(
+        vertex=vertex,
+        duals=jnp.zeros_like(problem.rest),
+        endless=jnp.array(False),
+        goes_on=jnp.array(True),
+        rounds=jnp.array(0),
+    )
+    most = _ROUNDS + len(problem.rest)
+    more = lambda found: found.goes_on & (found.rounds < most)  # noqa: E731
+    return lax.while_loop(more, improve, varying_like(start, problem))
 
 
 def _start(problem: _Problem, vertex: Vertex) -> _Walk:
     """Returns the residuals and sums at a vertex, its inverse with less rounding."""
-    inverse, basis, upper = vertex
+    inverse, basis, side = vertex
     basic, values = problem.basic(basis)
     inverse, g = _interpolated(basic, values, inverse)
-    n = len(upper)
-    places = jnp.where(basis < 0, n, basis)
-    inside = jnp.zeros(n, bool).at[places].set(True, mode="drop")
-    r = jnp.where(inside, 0, problem.scores - problem.times(g))
-    total = problem.sum(jnp.ones(n, r.dtype))
-    whole = jnp.round((1 - problem.alpha) * total)  # counts of flags stay exact
-    below = problem.sum((~upper & ~inside).astype(r.dtype)) - whole
-    rest = (total - whole) - problem.alpha * total
-    endless = varying_like(jnp.array(False), r)
-    return _Walk(Vertex(inverse, basis, upper), r, inside, below, rest, endless)
+    below = problem.sum((side < 0).astype(values.dtype)) - problem.whole
+    return _Walk(
+        vertex=Vertex(inverse, basis, side),
+        rows=jnp.where(basis[:, None] < 0, 0, basic),
+        r=jnp.where(side == 0, 0, problem.scores - problem.times(g)),
+        below=below,
+    )
 
 
 def _interpolated(basic: Array, values: Array, inverse: Array) -> tuple[Array, Array]:
@@ -415,61 +514,121 @@ def _interpolated(basic: Array, values: Array, inverse: Array) -> tuple[Array, A
     return inverse, g + _dot(inverse, values - _dot(basic, g))
 
 
-def _edge(problem, walk):
-    """Returns duals of the basis, which is worst, by how much, and if it is too high.
+def _edge(problem: _Problem, walk: _Walk) -> _Edge:
+    """Returns the duals of the basis, and which is worst.
 
     eta_B = -Phi_B^-T c, c = sum of eta_i phi_i off the basis, and U phi.
     """
     inverse, basis, _ = walk.vertex
-    real, upper = basis >= 0, jnp.where(basis >= 0, 1 - problem.alpha, 0)
-    own = jnp.where(real[:, None], problem.basic(basis)[0], 0).sum(0)
-    c = walk.rest - walk.below - (1 - problem.alpha) * own
-    c, w = _dot(c, inverse), _dot(problem.push, inverse)
-    # The left limit in U: duals as they are at a U that is less by next to nothing.
-    slack = jnp.where(jnp.abs(w) > 1e-3, 3 * _tolerance(problem.scores), 0)
-    eta = slack * jnp.sign(w) - problem.u * w - c
-    high, low = eta - upper, jnp.where(real, -problem.alpha, 0) - eta
+    real = basis >= 0
+    c = problem.rest - walk.below - (1 - problem.alpha) * jnp.sum(walk.rows, 0)
+    eta = -_dot(c, inverse)
+    if problem.push is not None:
+        w = _dot(problem.push, inverse)
+        # The left limit in U: duals as they are at a U that is less by next to nothing.
+        slack = jnp.where(jnp.abs(w) > 1e-3, 3 * _tolerance(problem.scores), 0)
+        eta += slack * jnp.sign(w) - problem.u * w
+    high = eta - jnp.where(real, 1 - problem.alpha, 0)
+    low = jnp.where(real, -problem.alpha, 0) - eta
     excess = jnp.maximum(high, low)
-    j = jnp.argmax(excess)
-    return eta, j, excess[j], high[j] >= low[j]
+    leaves = jnp.arange(len(eta)) == jnp.argmax(excess)
+    rises = jnp.any(leaves & (high >= low))
+    return _Edge(eta, leaves, jnp.max(excess), rises)
 
 
-def _pivot(problem, walk, long):
-    """Returns the walk after one step, beyond rows as long as it pays if `long`."""
-    (inverse, basis, upper), r, inside, below, rest, _ = walk
-    _, j, excess, rises = _edge(problem, walk)
-    d = jnp.where(rises, -inverse[:, j], inverse[:, j])
+def _pivot(
+    problem: _Problem, walk: _Walk, edge: _Edge, long: bool
+) -> tuple[_Walk, Array]:
+    """Returns the walk after one step, beyond rows as long as it pays if `long`.
+
+    And whether the edge has no end.
+    """
+    inverse, basis, side = walk.vertex
+    column = _entry(edge.leaves, inverse)
+    d = jnp.where(edge.rises, -column, column)
     a = problem.times(d)
-    rounding = 8 * jnp.finfo(a.dtype).eps * jnp.sum(jnp.abs(d))
-    rounding *= jnp.max(jnp.abs(problem.features), initial=1)
-    blocks = (jnp.where(upper, a, -a) > rounding) & ~inside
-    t = jnp.where(blocks, jnp.maximum(r / jnp.where(blocks, a, 1), 0), jnp.inf)
-    turns = jnp.where(blocks, jnp.abs(a), 0)
-    # Each row beyond turns the slope, from -excess, by |a|, also of rows that tie.
-    step = weighted_select(t, turns, excess) if long else jnp.min(t)
-    meets, rows = t == step, jnp.arange(len(r))
+    rounding = 8 * jnp.finfo(a.dtype).eps * jnp.sum(jnp.abs(d)) * problem.largest
+    blocks = (jnp.where(side > 0, a, -a) > rounding) & (side != 0)
+    t = jnp.where(blocks, jnp.maximum(walk.r / jnp.where(blocks, a, 1), 0), jnp.inf)
+    rows = jnp.arange(len(t))
     if long:
-        left = excess - jnp.sum(jnp.where(t < step, turns, 0))
-        last = meets & (jnp.cumsum(jnp.where(meets, turns, 0)) >= left)
-        meets = jnp.where(jnp.any(last), last, meets)
-    e = jnp.argmax(meets)
+        # Each row beyond turns the slope, from -excess, by |a|, also of rows that tie.
+        step, e = _reached(t, jnp.where(blocks, jnp.abs(a), 0), edge.excess)
+    else:
+        step = jnp.min(t)
+        e = jnp.min(jnp.where(t == step, rows, len(t) - 1))
     passed = (t < step) | ((t == step) & (rows < e))
-    leaves, enters = rows == basis[j], rows == e
-    leaving, entering = map(problem.at, (basis[j], e))
+    leaving, entering = _entry(edge.leaves, walk.rows.T), problem.at(e)
+    enters_above = _dot(entering, d) > 0  # as it blocks
     # Of rows below: those passed change sides, `leaving` may come, `entering` goes.
+    below = walk.below
     if long:
-        below += problem.sum(jnp.where(passed, jnp.where(upper, 1, -1), 0.0))
-    below += jnp.where(rises, 0, leaving) - jnp.where(upper[e], 0, entering)
-    upper = jnp.where(leaves, rises, upper ^ passed)
-    r = jnp.where(leaves, jnp.where(rises, step, -step), r - step * a)
-    inside = (inside & ~leaves) | enters
+        below += problem.sum(jnp.where(passed, side, 0).astype(a.dtype))
+    below += jnp.where(edge.rises, 0, leaving) - jnp.where(enters_above, 0, entering)
+    leaves = rows == _entry(edge.leaves, basis)
+    sides = jnp.where(edge.rises, 1, -1)
+    r = jnp.where(leaves, sides * step, walk.r - step * a)
+    side = jnp.where(leaves, sides.astype(side.dtype), jnp.where(passed, -side, side))
+    side = jnp.where(rows == e, 0, side)
     y = _dot(entering, inverse)
-    column = inverse[:, j] / y[j]
-    inverse = (inverse - jnp.outer(column, y)).at[:, j].set(column)
-    vertex, r = Vertex(inverse, basis.at[j].set(e), upper), jnp.where(inside, 0, r)
-    moved, ray = _Walk(vertex, r, inside, below, rest, walk.endless), jnp.isinf(step)
-    kept = jax.tree.map(lambda old, new: jnp.where(ray, old, new), walk, moved)
-    return kept._replace(endless=ray)
+    column = column / _entry(edge.leaves, y)
+    inverse = jnp.where(edge.leaves, column[:, None], inverse - jnp.outer(column, y))
+    moved = _Walk(
+        vertex=Vertex(inverse, jnp.where(edge.leaves, e, basis), side),
+        rows=jnp.where(edge.leaves[:, None], entering, walk.rows),
+        r=jnp.where(side == 0, 0, r),
+        below=below,
+    )
+    return moved, jnp.isinf(step)
+
+
+def _entry(leaves: Array, values: Array) -> Array:
+    """Returns the entry on the last axis that leaves."""
+    return jnp.sum(jnp.where(leaves, values, 0), -1)
+
+
+def _reached(t: Array, turns: Array, excess: Array) -> tuple[Array, Array]:
+    """Returns t >= 0 and the row where sums of turns reach the excess.
+
+    Rows are in the order of t, then of their numbers; +inf if all fall short. Sums are
+    exact: turns are whole numbers, of units of the total in a leading word, of what
+    remains in a following one.
+    """
+    info, n = jnp.finfo(t.dtype), len(t)
+    word = info.nmant - 1
+    bits = n.bit_length() if isinstance(n, int) else word  # an export leaves it open
+    total = jnp.sum(turns)
+    total = lax.reduce_precision(jnp.where(total > 0, total, 1), info.nexp, 0)
+    unit, part = total * 0.5**word, 2.0 ** (word - bits)
+    leading = jnp.round(turns / unit)
+    following = jnp.round((turns / unit - leading) * part)
+    words = jnp.stack([leading, following], 1)
+    target = jnp.minimum(excess / unit, 2.0 ** (word + 1))
+    whole = jnp.floor(target)
+    rest = jnp.ceil((target - whole) * part)
+    keys, rows = to_keys(t), jnp.arange(n)
+
+    def settle_bit(
+        found: tuple[Array, Array], bit: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], None]:
+        key, row = found[0] + bit[0], found[1] + bit[1]
+        before = (keys < key) | ((keys == key) & (rows < row))
+        first, second = _dot(before.astype(t.dtype), words)
+        falls_short = (first - whole) + (second - rest) / part < 0
+        key, row = (
+            jnp.where(falls_short, new, old)
+            for new, old in zip((key, row), found, strict=True)
+        )
+        return (key, row), None
+
+    powers = 2 ** np.arange(info.bits - 1)[::-1], 2 ** np.arange(bits)[::-1]
+    key_bits = np.append(powers[0], 0 * powers[1]).astype(keys.dtype)
+    row_bits = np.append(0 * powers[0], powers[1]).astype(rows.dtype)
+    start = varying_like((jnp.zeros((), keys.dtype), jnp.array(0)), (t, turns))
+    (key, row), _ = lax.scan(
+        settle_bit, start, (jnp.asarray(key_bits), jnp.asarray(row_bits))
+    )
+    return from_keys(key, t.dtype), jnp.minimum(row, n - 1)
 
 
 def _bounded(scores):
@@ -498,9 +657,10 @@ def whitening(features):
         scale = rows / jnp.where(is_new & (size > 0), size, scale)
         column, own = jnp.where(is_new, scale * q[:, j], 0), scale * w[:, j]
         shares = jnp.where(jnp.arange(p) > j, _dot(column, q), 0) / rows**2
-        q = (q - jnp.outer(column, shares)).at[:, j].set(column)
-        w = (w - jnp.outer(own, shares)).at[:, j].set(own)
-        return q, w, kept.at[j].set(is_new)
+        is_j = jnp.arange(p) == j
+        q = jnp.where(is_j, column[:, None], q - jnp.outer(column, shares))
+        w = jnp.where(is_j, own[:, None], w - jnp.outer(own, shares))
+        return q, w, jnp.where(is_j, is_new, kept)
 
     eye = jnp.eye(p, dtype=features.dtype)
     start = varying_like((features, eye, jnp.ones(p, bool)), features)
@@ -516,8 +676,12 @@ def _read(features, whiten, kept):
     return jnp.where(kept | (jnp.abs(found) > 1e-3), found, 0)
 
 
-def _resized(flags, n):
-    return jnp.pad(flags[:n], (0, max(n - len(flags), 0)))
+def _side(is_above: Array) -> Array:
+    return jnp.where(is_above, 1, -1).astype(jnp.int8)
+
+
+def _resized(side: Array, n: int) -> Array:
+    return jnp.pad(side[:n], (0, max(n - len(side), 0)), constant_values=-1)
 
 
 def _tolerance(rows):

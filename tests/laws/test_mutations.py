@@ -351,10 +351,11 @@ def test_signs_of_residuals_do_not_stand_for_bounds_of_duals(monkeypatch):
     flags = jax.random.bernoulli(key_phi, 0.4, (50, 30, 3)).astype(float)
     phi, pivot = flags.at[:, :, 0].set(1), _regression._pivot
 
-    def by_sign(problem, walk, long):
-        walk = pivot(problem, walk, long)
-        upper = jnp.where(walk.inside, walk.vertex.upper, walk.r > 0)
-        return walk._replace(vertex=walk.vertex._replace(upper=upper))
+    def by_sign(problem, walk, edge, long):
+        walk, is_ray = pivot(problem, walk, edge, long)
+        side = walk.vertex.side
+        side = jnp.where(side == 0, 0, jnp.where(walk.r > 0, 1, -1)).astype(side.dtype)
+        return walk._replace(vertex=walk.vertex._replace(side=side)), is_ray
 
     def found():
         def one(s, phi):

@@ -379,7 +379,7 @@ REASONS = {
     "conditional.classes.quantiles_of_classes cross._votes.sort_folds "
     "frames.forecasts._paths metrics.conditional._worst_run "
     "metrics.rates._means_of_clusters metrics.rates.rates_of "
-    "quantiles._cells.cell_thresholds "
+    "quantiles._cells.cell_thresholds quantiles._regression._reached "
     "metrics.streams.worst_window_coverage pvalues.conformal.p_values_in_groups "
     "pvalues.conformal._ranks_in_order pvalues.martingales._split_runs "
     "pvalues.selecting._kept quantiles._chunks.select quantiles._groups.first_keys "
@@ -391,7 +391,7 @@ REASONS = {
     "jnp.cumsum adds in pairs": "learners.survival._survival "
     "metrics.probabilities.calibration_test predictive.atoms._of_sorted "
     "predictive.probability._pair pvalues.conformal.masses_of_keys "
-    "quantiles._regression._pivot sets.unions.sweep.sums learners.general._descend",
+    "sets.unions.sweep.sums learners.general._descend",
     "few terms: of components, classes or one block": "_geometry.Mixture._scan "
     "_geometry.Mixture.sample learners.linear._turn learners.linear.center "
     "learners.neighbors.same_distances predictive.probability._classes "
