@@ -14,7 +14,7 @@ import lzma
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -25,14 +25,13 @@ SLOW_CASES = HERE / "slow_cases.txt"
 CHEAP = 0.15  # CPU seconds: what takes less gains nothing by moving
 # Laws over tables of everything: every law keeps every method.
 LAWS = re.compile(
-    r"tests/(laws/|metrics/test_metrics_laws|certificates/test_promises"
-    r"|inputs/test_(doors|ends|elsewhere)|docs/)"
+    r"tests/(laws/|\w+/test_(metrics|set|stream)_laws|certificates/test_promises"
+    r"|inputs/test_(doors|ends|elsewhere))"
 )
 # Comparisons with published numbers keep each kind of option that has a name.
 COMPARISON = re.compile(r"::.*(golden|vectors|reference|published|mapie|puncc|crepes)")
 # Values without a name: numbers, types, and what pytest counts ("kernel0").
 UNNAMED = re.compile(r"|[A-Za-z_<>]*[-\d.e+]*\d|True|False|None|<lambda>")
-SEVERAL = 3  # functions that share a name: it is a row of a table
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -225,41 +224,52 @@ def names_of(test: Test) -> set[str]:
 
 
 def slow_cases(found: Map) -> list[str]:
-    """Returns cases that reach nothing new beside the other cases of their function.
+    """Returns cases that reach nothing new beside all tests that stay.
 
-    Every function keeps a case. A name that several functions have is a row of a table:
-    they keep a case of each, as do comparisons with references of all their names. What
-    is cheap stays, and what the map knows nothing of: other processes may do its work.
-    Cases that are cheap since they use programs of a dear one do not stand for it.
+    Every function keeps the case that reaches most; laws over tables keep all, and
+    comparisons with references a case of each name of an option. What is cheap stays,
+    and what the map knows nothing of: other processes may do its work.
     """
     functions = by_function(found.tests)
-    uses = Counter()
-    for cases in functions.values():
-        uses.update(set().union(*(names_of(found.tests[case]) for case in cases)))
-    table = {name for name, count in uses.items() if count >= SEVERAL}
-    slow = []
+    dear: dict[str, dict[str, Test]] = {}
     for function, cases in functions.items():
-        if LAWS.match(function):
-            continue
-        tests = {case: found.tests[case] for case in cases}
-        dear = [v for v in cases if tests[v].cpu >= CHEAP and tests[v].reached]
-        names = {case: names_of(tests[case]) for case in dear}
-        if not COMPARISON.search(function):
-            names = {case: names[case] & table for case in dear}
-        reached, named = 0, set()
-        while dear:
+        if not LAWS.match(function):
+            tests = {case: found.tests[case] for case in cases}
+            is_dear = lambda test: test.cpu >= CHEAP and test.reached  # noqa: E731
+            dear[function] = {k: v for k, v in tests.items() if is_dear(v)}
+    may_move = {case for cases in dear.values() for case in cases}
+    reached = union(test for name, test in found.tests.items() if name not in may_move)
+
+    # Cases that follow are cheap since they use the programs of this one.
+    for cases in dear.values():
+        if cases:
+            first = max(
+                cases, key=lambda v: (cases[v].reached.bit_count(), -cases[v].cpu)
+            )
+            reached |= cases.pop(first).reached
+
+    slow = []
+    for function, cases in dear.items():
+        is_compared = COMPARISON.search(function)
+        names = {case: names_of(test) for case, test in cases.items() if is_compared}
+        named = {
+            v
+            for case in functions[function]
+            if case not in cases
+            for v in names_of(found.tests[case])
+        }
+        while cases:
             added = {
-                case: (tests[case].reached & ~reached).bit_count()
-                + len(names[case] - named)
-                for case in dear
+                case: (test.reached & ~reached).bit_count()
+                + len(names.get(case, set()) - named)
+                for case, test in cases.items()
             }
-            best = max(dear, key=lambda case: (added[case], -tests[case].cpu))
+            best = max(cases, key=lambda case: (added[case], -cases[case].cpu))
             if not added[best]:
                 break
-            reached |= tests[best].reached
-            named |= names[best]
-            dear.remove(best)
-        slow += dear
+            reached |= cases.pop(best).reached
+            named |= names.get(best, set())
+        slow += cases
     return sorted(slow)
 
 

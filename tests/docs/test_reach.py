@@ -104,21 +104,24 @@ def test_what_is_cheap_unknown_or_a_law_stays():
     assert maps.slow_cases(law) == []
 
 
-def test_rows_of_tables_and_options_of_references_keep_a_case():
-    rows = ["aci", "c-pcp", "kernel0", "kernel1", "0.1", "True", "aci-1"]
-    names = ["row", "c-pcp", "aci", "aci-1"], ["aci", "c-pcp", "aci-1"], rows
-    tests = {
-        f"tests/test_a.py::test_{function}[{name}]": maps.Test(1.0, 0, 1, (name,))
-        for function, found in enumerate(names)
-        for name in found
-    }
-    slow = {*maps.slow_cases(mapped(tests))}
-    kept = {name.partition("_a.py::test_")[2] for name in tests.keys() - slow}
-    tables = {f"{v}[{name}]" for v in range(3) for name in ["aci", "c-pcp"]}
-    assert kept == tables  # others reach nothing new, and one function has them
-    renamed = {name.replace("test_0", "test_vectors"): v for name, v in tests.items()}
-    slow = {*maps.slow_cases(mapped(renamed))}
-    assert "tests/test_a.py::test_vectors[row]" not in slow
+def test_comparisons_with_references_keep_a_case_of_each_option():
+    names = ["row", "c-pcp", "kernel0", "kernel1", "0.1", "True"]
+    options = {"0.1", "row", "c-pcp"}
+    for function, kept in ("test_b", {"0.1"}), ("test_vectors", options):
+        tests = {
+            f"tests/test_a.py::{function}[{name}]": maps.Test(1.0, 0, 1, (name,))
+            for name in names
+        }
+        slow = {*maps.slow_cases(mapped(tests))}
+        assert {v.values[0] for k, v in tests.items() if k not in slow} == kept
+
+
+def test_a_case_that_reaches_what_tests_of_others_reach_is_slow():
+    function = "tests/test_a.py::test_b"
+    found = cases(function, all=(2.0, [1, 2]), new=(1.0, [3]), old=(1.0, [4]))
+    other = maps.Test(1.0, 0, 1 << 4)
+    found = mapped({**found.tests, "tests/laws/test_c.py::test_d": other})
+    assert maps.slow_cases(found) == [f"{function}[old]"]
 
 
 def test_the_list_is_read_as_it_was_written(tmp_path):
