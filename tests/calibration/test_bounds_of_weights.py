@@ -14,8 +14,6 @@ import jaxcp
 from helpers import promised
 from jaxcp import predictive, risk, scores
 
-pytestmark = pytest.mark.double
-
 FILE = Path(__file__).parents[1] / "reference/rows/box.npz"
 RESIDUAL, ABSOLUTE = scores.Residual(), scores.Absolute()
 RNG = np.random.default_rng(0)

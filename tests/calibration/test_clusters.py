@@ -16,8 +16,6 @@ from helpers import promised, reference
 from jaxcp import risk, scores
 from jaxcp.held.taking import clustered
 
-pytestmark = pytest.mark.double
-
 ABSOLUTE, NEW = scores.Absolute(), jnp.zeros(1)
 IDS = ["Ann", "Bo", "Ann", "Cy", "Bo", "Bo", "Di", "Cy"]
 Y = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], "f")
@@ -117,6 +115,7 @@ def test_one_row_each_is_split_and_equal_sizes_are_the_weights():
         assert_array_equal(cp.p_values(new, new), like.p_values(new, new))
 
 
+@pytest.mark.double
 def test_ids_of_any_kind_are_the_same_clusters():
     codes = np.array([0, 1, 0, 2, 1, 1, 3, 2])
     days = [date(2026, 1, 1 + v) for v in codes]
@@ -137,6 +136,7 @@ def test_ids_of_any_kind_are_the_same_clusters():
     assert_array_equal(flags, np.where(codes > 0, 1 / 6, 1 / 2).astype(FLOAT))
 
 
+@pytest.mark.double
 def test_clusters_without_rows_that_count_are_absent():
     mask = np.array(IDS) != "Bo"
     cp, few = calibrated(Y, IDS, mask=mask), calibrated(Y[mask], np.array(IDS)[mask])
@@ -201,6 +201,7 @@ def test_the_newest_rows_are_counted_anew(tmp_path):
     assert_array_equal(again.latest(3).weights, [1, 1, 1])
 
 
+@pytest.mark.double
 def test_batches_and_models_have_the_clusters_of_all_rows():
     """The rows of Ann, Bo and Cy are in both batches."""
     parts = [(0 * Y[:4], Y[:4]), {"preds": 0 * Y[4:], "y": Y[4:]}]

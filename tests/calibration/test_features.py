@@ -13,8 +13,6 @@ import jaxcp
 from jaxcp import conditional, metrics, scores
 from jaxcp.conditional.classes import quantiles_of_classes
 
-pytestmark = pytest.mark.double
-
 KNOWN = dict(np.load(Path(__file__).parents[1] / "reference/conditional_classes.npz"))
 N = int(KNOWN["num_cal"])
 P, Y, KEY = KNOWN["probabilities"], KNOWN["y"], jax.random.key(0)

@@ -12,8 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxcp
 from jaxcp import scores
 
-pytestmark = pytest.mark.double
-
 FILE = Path(__file__).parents[1] / "reference/rows/labels.npz"
 RNG = np.random.default_rng(0)
 N, M, K, ALPHA = 40, 6, 4, 0.2

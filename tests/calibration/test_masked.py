@@ -16,8 +16,6 @@ from helpers import promised
 from jaxcp import scores
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 GOLDEN = np.load(Path(__file__).parents[1] / "reference/rows/missing.npz")
 SCORE, BETA = scores.Absolute(), np.array([2.0, 1.0], "f")
 N, M, ALPHA = 40, 9, 0.3
@@ -47,6 +45,7 @@ def case(number):
     return jaxcp.calibrate_masked(linear, beta, SCORE, x, y, missing, fill=0.0)
 
 
+@pytest.mark.double
 @pytest.mark.parametrize("number", range(2))
 def test_thresholds_are_those_of_the_vectors(number):
     cp, masks = case(number), GOLDEN[f"{number}_test_missing"]

@@ -11,8 +11,6 @@ from helpers import promised
 from jaxcp import predictive, scores
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 ABSOLUTE, LAC, ALPHA = scores.Absolute(), scores.LAC(), 0.2
 SIZES = np.array([5, *[1] * 15, 9])  # large scores in the first
 GROUPS = np.repeat(np.arange(len(SIZES)), SIZES)

@@ -16,8 +16,6 @@ from jaxcp import causal, scores
 from jaxcp.sets import Interval
 from rows import ABSOLUTE, KEY, refuses
 
-pytestmark = pytest.mark.double
-
 REFERENCE = Path(__file__).parents[1] / "reference" / "rows"
 ARMS = list(itertools.product((0, 1), ("all", "treated", "untreated")))
 each_arm = pytest.mark.parametrize("arm, target", ARMS)

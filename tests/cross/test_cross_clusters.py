@@ -17,8 +17,6 @@ from helpers import promised, regression, same
 from jaxcp import learners, resampling, scores
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 KEY = jax.random.key(0)
 SCORE, RIDGE = scores.Absolute(), learners.Ridge(1.0)
 IDS = np.array([3, 3, 3, 3, 0, 1, 1, 2, 2, 2, 2, 2, 0, 5])  # K = 5

@@ -9,8 +9,6 @@ import jaxcp
 from helpers import assert_intervals, cases, fits_first, one_side_over
 from jaxcp import scores
 
-pytestmark = pytest.mark.double
-
 
 def weights_of_folds(fold):
     return (fold[None] != np.unique(fold)[:, None]).astype(float)

@@ -14,8 +14,6 @@ import jaxcp
 from jaxcp import learners, scores
 from jaxcp.learners import density_ratio, label_ratio
 
-pytestmark = pytest.mark.double
-
 FILE = Path(__file__).parents[1] / "reference/rows/labels.npz"
 KEY, METHODS = jax.random.key(0), ["moments", "em"]
 

@@ -14,8 +14,6 @@ from jaxcp.metrics import brier_score, calibration_test, expected_calibration_er
 from jaxcp.metrics.probabilities import _of_motion, _of_range
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 VECTORS = cases("distributional/calibration")
 MAPIE = cases("mapie/metrics_calibration")
 PRECISE = [pytest.param(False, id="float32"), pytest.param(True, id="float64")]

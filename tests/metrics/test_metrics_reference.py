@@ -12,8 +12,6 @@ from helpers import cases, reference
 from jaxcp import metrics
 from jaxcp.sets import BoundingBox, Interval, LabelSet
 
-pytestmark = pytest.mark.double
-
 REGRESSION = cases("mapie/metrics_regression")
 CLASSIFICATION = cases("mapie/metrics_classification")
 CONDITIONAL = cases("mapie/metrics_conditional")

@@ -11,8 +11,6 @@ from numpy.testing import assert_allclose
 from jaxcp import metrics
 from jaxcp.predictive import Atoms
 
-pytestmark = pytest.mark.double
-
 FOLDER = Path(__file__).parents[1] / "reference/distributional"
 GOLDEN = dict(np.load(FOLDER / "proper_scores.npz"))
 DRAWS, Y = GOLDEN["draws"], GOLDEN["y"]

@@ -16,8 +16,6 @@ from jaxcp import online, scores
 from jaxcp.online import Queue
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 LEARNED = {  # what a target moves, in units of the step, where errors are known
     "aci": 0.05,
     "frozen aci": 0.05,

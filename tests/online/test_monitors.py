@@ -15,8 +15,6 @@ import jaxcp
 from jaxcp import online, outliers, pvalues
 from jaxcp.online import monitors
 
-pytestmark = pytest.mark.double
-
 PLACE = Path(__file__).parent.parent / "reference" / "monitors.npz"
 VECTORS = dict(np.load(PLACE))
 KEY, LIMIT = jax.random.key(0), 0.1

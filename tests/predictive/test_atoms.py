@@ -15,8 +15,6 @@ from jaxcp.predictive import Atoms
 from jaxcp.predictive.atoms import crps_among
 from references import kth_smallest, p_value, rank
 
-pytestmark = pytest.mark.double
-
 FOLDER = Path(__file__).parents[1] / "reference/distributional"
 CPS = np.load(FOLDER / "cps.npz")
 LIMITS = {"float32": 1e-5, "float64": 1e-9}

@@ -17,8 +17,6 @@ from jaxcp.predictive import (
 )
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 VECTORS = cases("distributional/venn_abers")
 MAPIE = cases("mapie/calibrators")
 PRECISE = [pytest.param(False, id="float32"), pytest.param(True, id="float64")]

@@ -13,8 +13,6 @@ from helpers import loaded, reference
 from jaxcp import scores
 from jaxcp.predictive import calibrate_predictive
 
-pytestmark = pytest.mark.double
-
 X64 = jax.config.jax_enable_x64
 CLOSE = {"rtol": 1e-9, "atol": 1e-9} if X64 else {"rtol": 1e-5, "atol": 1e-5}
 CASES = ["plain", "ties", "normalized", "weighted", "whole", "tiny", "two"]
@@ -40,6 +38,7 @@ def of_case(data, name):
     return system, new, given, found
 
 
+@pytest.mark.double
 @pytest.mark.parametrize("name", CASES)
 def test_systems_are_the_reference(data, name):
     system, preds, given, case = of_case(data, name)
@@ -59,6 +58,7 @@ def test_systems_are_the_reference(data, name):
         assert_allclose(system.mean(preds), case["mean"], **CLOSE)
 
 
+@pytest.mark.double
 def test_systems_of_groups_are_the_reference(data):
     case = {k.split("__")[1]: v for k, v in data.items() if k.startswith("mondrian__")}
     old = case["mu_cal"], case["y_cal"], case["groups_cal"]

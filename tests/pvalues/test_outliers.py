@@ -13,8 +13,6 @@ import references
 from helpers import cases, composes
 from jaxcp import outliers, pvalues
 
-pytestmark = pytest.mark.double
-
 STREAMS = cases("mapie/exchangeability_streams")
 MARTINGALES = [
     pvalues.PowerMartingale(0.7),

@@ -11,8 +11,6 @@ from helpers import reference
 from jaxcp import metrics, risk
 from jaxcp.scores import MultiLabel
 
-pytestmark = pytest.mark.double
-
 FNR, HEAT, INF = risk.false_negative_rate, MultiLabel(bounded=False), np.inf
 KNOWN = reference("conditional/masks")
 NUM_OLD = int(KNOWN["num_cal"])

@@ -15,8 +15,6 @@ from jaxcp import learners, metrics, online, risk, scores, sets
 from jaxcp.scores import Band, envelope, root_mean_square
 from jaxcp.typing import HasEnds
 
-pytestmark = pytest.mark.double
-
 VECTORS = reference("conditional_bands")
 FIT, CAL = int(VECTORS["num_fit"]), int(VECTORS["num_cal"])
 ALPHAS = VECTORS["alphas"].tolist()

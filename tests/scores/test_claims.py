@@ -13,8 +13,6 @@ from helpers import cases, inside, scores_of, sets_of
 from jaxcp import metrics, risk, sets
 from jaxcp.scores import Claims
 
-pytestmark = pytest.mark.double
-
 VECTORS = cases("claims")
 
 

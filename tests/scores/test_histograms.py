@@ -12,8 +12,6 @@ from helpers import inside, reference, scores_of, sets_of
 from jaxcp.scores import Binned, Interpolated
 from rows import calibrate, refuses
 
-pytestmark = pytest.mark.double
-
 KEY, INF = jax.random.key(0), np.inf
 VECTORS = reference("distributional/histograms")
 NUM_CAL, Y = int(VECTORS["num_calibration"]), VECTORS["y"]
@@ -238,6 +236,7 @@ def test_densities_of_any_size_keep_their_targets():
     assert wide.invert(p, wide(p, 5e29)).contains(5e29)
 
 
+@pytest.mark.double
 def test_places_that_are_one_number_in_single_precision_are_refused():
     edges, p = 1e12 + np.arange(5), np.full((9, 4), 0.25)
     if not jax.config.jax_enable_x64:

@@ -10,8 +10,6 @@ import jaxcp
 from helpers import inside, reference, scores_of, sets_of
 from jaxcp import scores
 
-pytestmark = pytest.mark.double
-
 LEVELS = np.array([0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95], "f")
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 CLOSE = CLOSE if jax.config.jax_enable_x64 else {"rtol": 1e-5, "atol": 1e-5}
@@ -22,6 +20,7 @@ def data():
     return reference("distributional/quantiles")
 
 
+@pytest.mark.double
 def test_levels_among_predicted_quantiles(data):
     score = scores.PredictedQuantiles(data["levels"])
     for name in ("crossed", "sorted"):
@@ -34,6 +33,7 @@ def test_levels_among_predicted_quantiles(data):
     assert np.all(np.asarray(bound.lower) == -np.inf)
 
 
+@pytest.mark.double
 def test_dcp_is_the_reference(data):
     score, n = scores.DCP(data["levels"]), int(data["num_calibration"])
     cp = jaxcp.calibrate(score, data["crossed"][:n], data["y"][:n])

@@ -14,8 +14,6 @@ from jaxcp import learners, scores
 from jaxcp.scores import Absolute, Rectified
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 KEY, INF = jax.random.key(0), np.inf
 VECTORS = reference("conditional_rectified")
 NUM_CAL, ALPHAS = VECTORS["num_cal"], [0.05, 0.1, 0.2, 0.5]
@@ -36,6 +34,7 @@ def vectors(*names):
     return (tuple(cal[:-1]), cal[-1]), (tuple(new[:-1]), new[-1])
 
 
+@pytest.mark.double
 @pytest.mark.parametrize(
     "name, form",
     [
@@ -68,6 +67,7 @@ def from_middle(pred, y):
     return jnp.maximum(-error / (middle - lower), error / (upper - middle))
 
 
+@pytest.mark.double
 @pytest.mark.parametrize(
     "name, score, parts",
     [

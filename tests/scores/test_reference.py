@@ -13,8 +13,6 @@ from jaxcp import scores
 from jaxcp.scores import labels as label_scores
 from jaxcp.sets import Interval
 
-pytestmark = pytest.mark.double
-
 
 @pytest.mark.parametrize("case", cases("puncc/split_cp").values())
 def test_split(case):
@@ -141,6 +139,7 @@ def test_aps_and_raps(file, randomized):
                     assert_array_equal(sets.mask, case["det_exact_incl_sets"][g, i])
 
 
+@pytest.mark.double
 @pytest.mark.parametrize(
     ("name", "score", "preds"),
     [

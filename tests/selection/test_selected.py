@@ -16,8 +16,6 @@ from jaxcp import pvalues, selection
 from jaxcp.scores import LAC, Absolute, Labelwise, Normalized
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 VECTORS = np.load(Path(__file__).parents[1] / "reference/selected.npz")
 ABSOLUTE = Absolute()
 

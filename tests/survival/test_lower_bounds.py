@@ -13,8 +13,6 @@ from helpers import promised, same
 from jaxcp import learners, scores, survival
 from rows import refuses
 
-pytestmark = pytest.mark.double
-
 KNOWN = dict(np.load(Path(__file__).parents[1] / "reference" / "survival.npz"))
 KEY, LEVELS = jax.random.key(0), (0.1, 0.2, 0.4)
 N, M, ALPHA, CUTOFF = 60, 4, 0.2, 2.0

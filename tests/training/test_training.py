@@ -17,7 +17,7 @@ import references
 from helpers import CASES, components, labels_of, scores_of, sets_of
 from jaxcp import learners, metrics, scores, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.double]
+pytestmark = pytest.mark.slow
 
 SIZED = [
     "absolute",
