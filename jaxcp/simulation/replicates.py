@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -547,6 +546,7 @@ def _forget(kept: dict, most: int) -> None:
 
 def _compiled(one: Any, impl: Any, width: int, mesh: Any) -> Any:
     """Returns the program `(key_data, first) -> leaves of results` of one of a key."""
+    from jax.extend.core import jaxpr_as_fun
     from jax.extend.random import threefry_2x32
 
     def replicates(key_data, first):
