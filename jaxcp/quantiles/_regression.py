@@ -544,17 +544,20 @@ def _pivot(
     else:
         step = jnp.min(t)
         e = jnp.min(jnp.where(t == step, rows, len(t) - 1))
-    passed = (t < step) | ((t == step) & (rows < e))
+    passed = (t == step) & (rows < e)
     leaving, entering = _entry(edge.leaves, walk.rows.T), problem.at(e)
     enters_above = _dot(entering, d) > 0  # as it blocks
     # Of rows below: those passed change sides, `leaving` may come, `entering` goes.
     below = walk.below
     if long:
+        passed |= t < step
         below += problem.sum(jnp.where(passed, side, 0).astype(a.dtype))
     below += jnp.where(edge.rises, 0, leaving) - jnp.where(enters_above, 0, entering)
     leaves = rows == _entry(edge.leaves, basis)
     sides = jnp.where(edge.rises, 1, -1)
-    r = jnp.where(leaves, sides * step, walk.r - step * a)
+    stays = (side == 0) | (rows == e)  # or comes: in the basis r is 0
+    r = jnp.where(stays, 0, walk.r - step * a)
+    r = jnp.where(leaves, sides * step, r)
     side = jnp.where(leaves, sides.astype(side.dtype), jnp.where(passed, -side, side))
     side = jnp.where(rows == e, 0, side)
     y = _dot(entering, inverse)
@@ -563,7 +566,7 @@ def _pivot(
     moved = _Walk(
         vertex=Vertex(inverse, jnp.where(edge.leaves, e, basis), side),
         rows=jnp.where(edge.leaves[:, None], entering, walk.rows),
-        r=jnp.where(side == 0, 0, r),
+        r=r,
         below=below,
     )
     return moved, jnp.isinf(step)
