@@ -124,9 +124,8 @@ class _Round(NamedTuple):
     """A walk with less rounding at its start, and as many pivots as do no harm."""
 
     walk: _Walk
-    duals: Array  # of its basis, (p,)
-    endless: Array  # whether an edge has no end, shape ()
-    goes_on: Array  # whether a dual is out of bounds
+    edge: _Edge
+    endless: Array  # whether the edge has no end, shape ()
     pivots: Array  # how many
 
 
@@ -448,36 +447,24 @@ def _solve(problem: _Problem, vertex: Vertex, long: bool = False) -> _Solution:
     """
     tol = _tolerance(problem.scores)
 
+    def goes_on(state: _Round) -> Array:
+        return ~state.endless & (state.edge.excess > tol)
+
     def step(state: _Round) -> _Round:
-        edge = _edge(problem, state.walk)
-        walk, is_ray = _pivot(problem, state.walk, edge, long)
-        goes_on = edge.excess > tol
-        is_pivot = goes_on & (state.pivots < _PIVOTS)
-        is_new, endless = is_pivot & ~is_ray, is_pivot & is_ray
-        return _Round(
-            walk=jax.tree.map(partial(jnp.where, is_new), walk, state.walk),
-            duals=edge.duals,
-            endless=endless,
-            goes_on=goes_on & ~endless,
-            pivots=state.pivots + 1,
-        )
+        walk, is_ray = _pivot(problem, state.walk, state.edge, long)
+        walk = jax.tree.map(partial(jnp.where, is_ray), state.walk, walk)
+        return _Round(walk, _edge(problem, walk), is_ray, state.pivots + 1)
 
     def improve(found: _Solution) -> _Solution:
-        start = _Round(
-            walk=_start(problem, found.vertex),
-            duals=found.duals,
-            endless=found.endless,
-            goes_on=found.goes_on,
-            pivots=jnp.array(0),
-        )
-        # The step after the last pivot only looks whether one is left.
-        more = lambda state: state.goes_on & (state.pivots <= _PIVOTS)  # noqa: E731
+        walk = _start(problem, found.vertex)
+        start = _Round(walk, _edge(problem, walk), found.endless, jnp.array(0))
+        more = lambda state: goes_on(state) & (state.pivots < _PIVOTS)  # noqa: E731
         last = lax.while_loop(more, step, start)
         return _Solution(
             vertex=last.walk.vertex,
-            duals=last.duals,
+            duals=last.edge.duals,
             endless=last.endless,
-            goes_on=last.goes_on,
+            goes_on=goes_on(last),
             rounds=found.rounds + 1,
         )
 
@@ -557,17 +544,20 @@ def _pivot(
     else:
         step = jnp.min(t)
         e = jnp.min(jnp.where(t == step, rows, len(t) - 1))
-    passed = (t < step) | ((t == step) & (rows < e))
+    passed = (t == step) & (rows < e)
     leaving, entering = _entry(edge.leaves, walk.rows.T), problem.at(e)
     enters_above = _dot(entering, d) > 0  # as it blocks
     # Of rows below: those passed change sides, `leaving` may come, `entering` goes.
     below = walk.below
     if long:
+        passed |= t < step
         below += problem.sum(jnp.where(passed, side, 0).astype(a.dtype))
     below += jnp.where(edge.rises, 0, leaving) - jnp.where(enters_above, 0, entering)
     leaves = rows == _entry(edge.leaves, basis)
     sides = jnp.where(edge.rises, 1, -1)
-    r = jnp.where(leaves, sides * step, walk.r - step * a)
+    stays = (side == 0) | (rows == e)  # or comes: in the basis r is 0
+    r = jnp.where(stays, 0, walk.r - step * a)
+    r = jnp.where(leaves, sides * step, r)
     side = jnp.where(leaves, sides.astype(side.dtype), jnp.where(passed, -side, side))
     side = jnp.where(rows == e, 0, side)
     y = _dot(entering, inverse)
@@ -576,7 +566,7 @@ def _pivot(
     moved = _Walk(
         vertex=Vertex(inverse, jnp.where(edge.leaves, e, basis), side),
         rows=jnp.where(edge.leaves[:, None], entering, walk.rows),
-        r=jnp.where(side == 0, 0, r),
+        r=r,
         below=below,
     )
     return moved, jnp.isinf(step)
@@ -602,7 +592,7 @@ def _reached(t: Array, turns: Array, excess: Array) -> tuple[Array, Array]:
     unit, part = total * 0.5**word, 2.0 ** (word - bits)
     leading = jnp.round(turns / unit)
     following = jnp.round((turns / unit - leading) * part)
-    words = jnp.stack([leading, following], 1)
+    words = jnp.stack([leading, following])
     target = jnp.minimum(excess / unit, 2.0 ** (word + 1))
     whole = jnp.floor(target)
     rest = jnp.ceil((target - whole) * part)
@@ -613,7 +603,7 @@ def _reached(t: Array, turns: Array, excess: Array) -> tuple[Array, Array]:
     ) -> tuple[tuple[Array, Array], None]:
         key, row = found[0] + bit[0], found[1] + bit[1]
         before = (keys < key) | ((keys == key) & (rows < row))
-        first, second = _dot(before.astype(t.dtype), words)
+        first, second = _dot(words, before.astype(t.dtype))
         falls_short = (first - whole) + (second - rest) / part < 0
         key, row = (
             jnp.where(falls_short, new, old)
@@ -622,12 +612,10 @@ def _reached(t: Array, turns: Array, excess: Array) -> tuple[Array, Array]:
         return (key, row), None
 
     powers = 2 ** np.arange(info.bits - 1)[::-1], 2 ** np.arange(bits)[::-1]
-    key_bits = np.append(powers[0], 0 * powers[1]).astype(keys.dtype)
-    row_bits = np.append(0 * powers[0], powers[1]).astype(rows.dtype)
+    key_bits = jnp.asarray(np.append(powers[0], 0 * powers[1]), keys.dtype)
+    row_bits = jnp.asarray(np.append(0 * powers[0], powers[1]), rows.dtype)
     start = varying_like((jnp.zeros((), keys.dtype), jnp.array(0)), (t, turns))
-    (key, row), _ = lax.scan(
-        settle_bit, start, (jnp.asarray(key_bits), jnp.asarray(row_bits))
-    )
+    (key, row), _ = lax.scan(settle_bit, start, (key_bits, row_bits))
     return from_keys(key, t.dtype), jnp.minimum(row, n - 1)
 
 
