@@ -15,7 +15,7 @@ from jaxcp import _arrays, _checks, _names
 from jaxcp._arrays import is_concrete
 from jaxcp._batching import on_host
 from jaxcp._numbers import floats_above
-from jaxcp._tree import jit, pytree, static
+from jaxcp._tree import check_process, jit, pytree, static
 from jaxcp.calibration.joining import _joined
 from jaxcp.calibration.predictor import at_labels
 from jaxcp.calibration.rule import Rule, blocks_of
@@ -186,6 +186,8 @@ class _OfScores(Rule):
         return self.scores.shape[0] if own else 0
 
     def _known_threshold(self, rank: Any, context: dict[str, Array]) -> Any:
+        if not isinstance(self.scores.shape[0], int):  # an export leaves it open
+            return None
         if not 0 < self._num_held() <= self.scores.size <= FEW_SCORES:
             return None
         if self.weights is not None or self.min_size is not None:
@@ -199,6 +201,7 @@ class _OfScores(Rule):
         one_each = np.shape(rank) == (*held.shape, *held.components)
         if not (one_each and held.values.dtype.kind == "f" and on_host(rows)):
             return None
+        check_process()
         return known_thresholds(*jax.tree.map(np.asarray, rows))
 
 

@@ -187,7 +187,7 @@ def least_beyond(spare):
 
 # Up to this many numbers the few operations of a bisection by bits take less time.
 _FEW_NUMBERS = 2**15
-# So few numbers are sorted: it compiles in half of the time, and is no slower.
+# So few numbers are sorted on a CPU: it compiles in half of the time, and is no slower.
 _BRIEF = 2**9
 # Keys of a row that the cache of a GPU may hold. Of more, 32 passes over bytes and four
 # over keys move 13/32 of what 32 over keys do (an estimate, of no GPU so far).
@@ -271,12 +271,14 @@ def _keys_of_rows(x, weights, targets, numbers):
         targets = varying_like(targets, (x, weights))
         if x.shape[0] == 1 and x.shape[1] and _is_many(weights.shape[0], least):
             return _in_one_order(x, weights, targets)
-    brief = weights is None and isinstance(numbers, int) and numbers <= _BRIEF
-    if (brief or _is_many(targets.shape[1], least)) and x.shape[1] > 0:
-        return _by_sort(x, weights, targets)
-    if few:
-        return _by_bits(x, weights, targets)
     rows = x, weights, targets
+    if _is_many(targets.shape[1], least) and x.shape[1] > 0:
+        return _by_sort(*rows)
+    brief = weights is None and isinstance(numbers, int) and 0 < numbers <= _BRIEF
+    if brief:
+        return lax.platform_dependent(*rows, cpu=_by_sort, default=_by_bits)
+    if few:
+        return _by_bits(*rows)
     far = weights is None and x.shape[1] > _NEAR
     bytewise = dict.fromkeys(("cpu", "cuda") if far else ("cpu",), _by_bytes)
     return lax.platform_dependent(*rows, **bytewise, default=_by_bits)

@@ -36,7 +36,8 @@ def check(call, shape=lambda n: (n,)):
 def test_any_number_of_test_points(name):
     make, call = POINTWISE[name]
     cp = make(30)
-    program, given = exported(lambda t: call(cp, t), lambda n: (n,)), numbers(40)
+    program = exported(lambda t: call(cp, t), lambda n: (n,))
+    given = numbers(40) + np.float32(0.01)  # no row of the calibration: ties round
     wanted = call(cp, given)  # of one point it is that point's
     same(program(given), wanted, 1e-6, like=False)
     same(program(given[:1]), cut(wanted, slice(1)), 1e-6, like=False)

@@ -403,7 +403,7 @@ REASONS = {
     "plotting.coverage.plot_monitor plotting.coverage.plot_rolling_coverage "
     "plotting.distributions._ends_of_count quantiles.levels.log_simes_bounds",
     "no sum: a choice, a largest or smallest number": "held.rows.Held.in_groups "
-    "metrics.dependence._num_passed predictive.probability._slopes "
+    "quantiles._keys.num_passed predictive.probability._slopes "
     "risk.thresholds._first_of_suprema scores.bands._envelope",
     "steps of a method, whose state is one float by definition": "online.stream.run "
     "learners.general._descend learners.quantiles._fit_levels.fit.iterate "

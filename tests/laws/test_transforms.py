@@ -27,16 +27,16 @@ all_scores = pytest.mark.parametrize("name", CASES)
 good_scores = pytest.mark.parametrize("name", EACH)
 
 
-def pipeline(score, preds, y, alpha):
-    cp = jaxcp.calibrate(score, preds, y)
-    return cp, cp(preds, alpha), cp.p_values(preds, y)
+def pipeline(score, rows, asked, alpha):
+    """Sets and p-values of other rows: those that calibrated tie with themselves."""
+    cp = jaxcp.calibrate(score, *rows)
+    return cp, cp(asked[0], alpha), cp.p_values(*asked)
 
 
 @jax.jit
-def batched(score, preds, y, alpha):
+def batched(score, rows, asked, alpha):
     """A batch of calibrations leaves vmap and goes through scan."""
-    in_axes = None, 0, 0, None
-    together = jax.vmap(pipeline, in_axes)(score, preds, y, alpha)
+    together = jax.vmap(pipeline, (None, 0, 0, None))(score, rows, asked, alpha)
     quantile = lambda carry, cp: (carry, cp.quantile(alpha))  # noqa: E731
     return together, jax.lax.scan(quantile, 0, together[0])[1]
 
@@ -45,12 +45,14 @@ def batched(score, preds, y, alpha):
 def test_jit_is_eager_and_vmap_is_a_loop(name):
     """A batch of 19 rows each, which are filled up where they are alone."""
     case = CASES[name]
-    batches = jax.tree.map(lambda v: v.reshape(3, 19, *v.shape[1:]), case.batch(57))
-    together, scanned = batched(case.score, *batches, 0.2)
+    in_three = lambda v: v.reshape(3, 19, *v.shape[1:])  # noqa: E731
+    rows = jax.tree.map(in_three, case.batch(57))
+    asked = jax.tree.map(in_three, case.batch(57, start=149))  # half of the bands cross
+    together, scanned = batched(case.score, rows, asked, 0.2)
     if jax.tree.leaves(case.score):  # a batch of scores comes out with hyperparameters
         assert jax.tree.leaves(together[0].score)[0].shape[0] == 3
     for i in range(3):
-        alone = pipeline(case.score, *cut(batches, i), 0.2)
+        alone = pipeline(case.score, cut(rows, i), cut(asked, i), 0.2)
         same(cut(together[1:], i), alone[1:], 1e-6, like=False)
         assert_allclose(scanned[i], alone[0].quantile(0.2), rtol=1e-6)
 
@@ -58,11 +60,10 @@ def test_jit_is_eager_and_vmap_is_a_loop(name):
 @good_scores
 def test_second_call_and_new_levels_trace_nothing(name):
     case = CASES[name]
-    preds, y = case.batch(20)
-    new = case.batch(20, start=20)
-    pipeline(case.score, preds, y, 0.1)
+    rows, other = case.batch(20), case.batch(20, start=20)
+    pipeline(case.score, rows, other, 0.1)
     with jax.no_tracing():
-        pipeline(case.score, *new, 0.3)
+        pipeline(case.score, other, rows, 0.3)
 
 
 @all_scores
