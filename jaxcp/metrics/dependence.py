@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _batching, _checks, _tree
@@ -13,7 +15,7 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, kept, quotient, unless_nan
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
-from jaxcp.quantiles._keys import bisect_floats, num_passed
+from jaxcp.quantiles._keys import bisect_floats, key_type, num_passed
 from jaxcp.typing import ArrayLike, Set
 
 _PERMUTATIONS = 64  # at a time, for which kernels are computed once
@@ -272,3 +274,23 @@ def _median_distance(sizes):
         return jnp.sum(closer) < total / 2
 
     return jnp.where(total > 0, bisect_floats(falls_short, sizes.dtype), 1)
+
+
+def known_median_distance(sizes: np.ndarray) -> np.ndarray:
+    """Returns `_median_distance` on the host, of fewer than 2^24 pairs to the last bit.
+
+    It takes half the time to compile of a summary.
+    """
+    ordered = np.sort(sizes[np.isfinite(sizes)])
+    after = np.searchsorted(ordered, ordered, side="right")
+    total = np.sum(len(ordered) - after)
+    distance_at = lambda key: np.array(key, key_type(sizes.dtype)).view(sizes.dtype)  # noqa: E731
+
+    def reaches(key: int) -> bool:
+        end = np.searchsorted(ordered, ordered + distance_at(key))
+        return np.sum(np.maximum(end, after) - after) >= total / 2
+
+    infinity = np.array(np.inf, sizes.dtype).view(key_type(sizes.dtype)).item()
+    with np.errstate(over="ignore"):
+        first = bisect_left(range(infinity), True, key=reaches)
+    return distance_at(first - 1) if total else np.ones((), sizes.dtype)

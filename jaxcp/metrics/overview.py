@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Iterable, KeysView
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
-from jaxcp._numbers import as_float, quotient
+from jaxcp._numbers import as_float, at_least_single, quotient
 from jaxcp.metrics import _sets, intervals, losses, rates, size, strata
-from jaxcp.metrics.dependence import hsic
+from jaxcp.metrics.dependence import hsic, known_median_distance
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _HSIC_ROWS = 20_000
+_FEW_ROWS = 2**12  # whose sizes are sorted on the host
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown, and groups and classes of a metric
 _MANY_FULL = 0.5
 _ON_FULL_SETS = """
 Most sets hold every label: the threshold is the largest score that a label can have.
 That happens to deterministic APS by ties; APS(randomized=True), LAC() do not tie."""
-_OF_SIZES = size.mean_size, size.median_size, size.mean_finite_size
-_OF_SIZES += rates.empty_rate, size.infinite_rate
+_OF_SIZES = size.mean_finite_size, rates.empty_rate, size.infinite_rate
 _OF_INTERVALS = intervals.winkler_score, intervals.coverage_width_criterion
 _OF_BOUNDS = intervals.mean_bound, intervals.pinball
 _OF_LABELS = rates.full_rate, rates.singleton_rate, rates.class_coverage
@@ -174,6 +174,7 @@ def summary(
     is_line = issubclass(type(ends), Interval)
     options["side"] = intervals.side_of(ends, side) if is_line else None
     rows = sets, y, given.codes
+    options["by_size"] = by_size
     found = _batching.counted(_summary, *rows, by_pairs=by_size, **options)
     if own is not None:
         found["mean_loss"], found["mean_loss_error"] = own
@@ -201,8 +202,44 @@ def _by_name(found, names):
     return jax.tree.map(_as_plain, flat) if known else flat
 
 
+class _Ordered(NamedTuple):
+    """What sizes in order tell: the rows, the two in the middle, the median distance.
+
+    Found on the host for few rows that are known: sorts take long to compile.
+    """
+
+    order: np.ndarray
+    middle: np.ndarray
+    distance: np.ndarray
+
+
+def _ordered(sizes: np.ndarray, count: np.ndarray | None) -> _Ordered:
+    """Returns it of the first `count` sizes; the other rows come last."""
+    sizes = np.where(np.isnan(sizes), np.inf, sizes).astype(sizes.dtype)
+    m = len(sizes) if count is None else int(count)
+    order = np.append(np.argsort(sizes[:m], kind="stable"), np.arange(m, len(sizes)))
+    return _Ordered(
+        order=order.astype(np.int32),
+        middle=sizes[order[[(m - 1) // 2, m // 2]]],
+        distance=known_median_distance(sizes[:m]),
+    )
+
+
+@_tree.jit
+def _float_sizes(sets):
+    return at_least_single(as_float(_sets.closed_form_sizes(sets)))
+
+
+def _summary(sets, y, groups, count, by_size, **options):
+    """Returns `summary` of checked arguments."""
+    ordered = None
+    if by_size and 0 < len(y) <= _FEW_ROWS and _batching.on_host(sets):
+        ordered = _ordered(np.asarray(_float_sizes(sets)), count)
+    return _in_one(sets, y, groups, count, ordered, **options)
+
+
 @_tree.jit(static_argnames=("num_groups", "num_bins", "side"))
-def _summary(sets, y, groups, count, alpha, num_groups, num_bins, side):
+def _in_one(sets, y, groups, count, ordered, alpha, num_groups, num_bins, side):
     """Returns `summary` of checked arguments, in one program."""
     known = {"count": count, "sets": sets, "y": y, "alpha": alpha, "eta": _ETA}
     known |= {"groups": groups, "num_groups": num_groups, "bandwidths": None}
@@ -210,14 +247,23 @@ def _summary(sets, y, groups, count, alpha, num_groups, num_bins, side):
     found = Summary(_found(known, rates.coverage))
     if has_size(sets):
         way = strata.parted_by(sets, num_bins)  # of label sets, each size is a stratum
-        by_size = strata.strata_rates(count, sets, y, None, way)
+        order = None if ordered is None else ordered.order
+        by_size = strata.strata_rates(count, sets, y, None, way, order)
         least = strata.least_rate(*by_size)
         violation = strata.largest_violation(*by_size, alpha)
+        found |= _found(known, size.mean_size)
+        of_hsic = known
+        if ordered is None:
+            found |= _found(known, size.median_size)
+        else:
+            sizes, m = _float_sizes(sets), len(y) if count is None else count
+            found["median_size"] = size.mean_of_middle(sizes, ordered.middle, m)
+            of_hsic = {**known, "sizes": sizes / ordered.distance, "bandwidths": (2.0, 2.0)}
         found |= _found(known, *_OF_SIZES)
         found["min_size_stratified_coverage"] = least
         found["size_stratified_coverage_violation"] = violation
         if len(y) <= _HSIC_ROWS:
-            found |= _found(known, hsic)
+            found |= _found(of_hsic, hsic)
     ends = as_intervals(sets)
     if isinstance(ends, Interval):
         of = _OF_INTERVALS if side is None else _OF_BOUNDS

@@ -75,9 +75,9 @@ def _ends(count, num_runs):
     return runs * length + runs - (runs - longer).clip(0)
 
 
-def strata_rates(count, sets, y, sizes, way):
+def strata_rates(count, sets, y, sizes, way, order=None):
     """Returns the coverage of each stratum, and its number of rows if it counts."""
-    order, groups, sizes, num_groups = _parted(sets, sizes, way, count)
+    order, groups, sizes, num_groups = _parted(sets, sizes, way, count, order)
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes)
     rates, counts = rates_of(covered[order], groups, num_groups)
     return rates, jnp.where(jnp.arange(num_groups) < way.first, 0, counts)
@@ -86,11 +86,12 @@ def strata_rates(count, sets, y, sizes, way):
 _rates = metric(_of_strata)(strata_rates)
 
 
-def _parted(sets, sizes, way, count=None):
+def _parted(sets, sizes, way, count=None, order=None):
     """Returns an order of rows, their strata in it, the sizes and the number of strata.
 
     Not the strata of the rows as they came: a scatter takes long to compile. Rows after
-    the first `count` have a stratum of their own beyond the last.
+    the first `count` have a stratum of their own beyond the last. `order` is that of
+    few rows by size where it is known.
     """
     sizes = _sets.closed_form_sizes(sets) if sizes is None else sizes
     if way.num_bins is None:
@@ -109,7 +110,8 @@ def _parted(sets, sizes, way, count=None):
         groups = jnp.asarray(np.searchsorted(ends, places, side="right"))
     else:
         groups = jnp.sum(places[:, None] >= ends[None], axis=1)
-    return jnp.argsort(keys, stable=True), groups, sizes, way.num_bins
+    order = jnp.argsort(keys, stable=True) if order is None else order
+    return order, groups, sizes, way.num_bins
 
 
 def _groups_between(keys, ends):
