@@ -279,18 +279,21 @@ def _median_distance(sizes):
 def known_median_distance(sizes: np.ndarray) -> np.ndarray:
     """Returns `_median_distance` on the host, of fewer than 2^24 pairs to the last bit.
 
-    It takes half the time to compile of a summary.
+    It takes a third of the time to compile of a summary.
     """
-    ordered = np.sort(sizes[np.isfinite(sizes)])
+    dtype = np.promote_types(sizes.dtype, np.float32)
+    ordered = np.sort(sizes[np.isfinite(sizes)].astype(dtype))
     after = np.searchsorted(ordered, ordered, side="right")
     total = np.sum(len(ordered) - after)
-    distance_at = lambda key: np.array(key, key_type(sizes.dtype)).view(sizes.dtype)  # noqa: E731
+
+    def distance(key: int) -> np.ndarray:
+        return np.array(key, key_type(dtype)).view(dtype)
 
     def reaches(key: int) -> bool:
-        end = np.searchsorted(ordered, ordered + distance_at(key))
+        end = np.searchsorted(ordered, ordered + distance(key))
         return np.sum(np.maximum(end, after) - after) >= total / 2
 
-    infinity = np.array(np.inf, sizes.dtype).view(key_type(sizes.dtype)).item()
+    infinity = np.array(np.inf, dtype).view(key_type(dtype)).item()
     with np.errstate(over="ignore"):
-        first = bisect_left(range(infinity), True, key=reaches)
-    return distance_at(first - 1) if total else np.ones((), sizes.dtype)
+        key = bisect_left(range(infinity), True, key=reaches)
+    return distance(key - 1) if total else np.ones((), dtype)

@@ -203,39 +203,41 @@ def _by_name(found, names):
 
 
 class _Ordered(NamedTuple):
-    """What sizes in order tell: the rows, the two in the middle, the median distance.
+    """What sizes in order tell: strata, the two in the middle, the median distance.
 
-    Found on the host for few rows that are known: sorts take long to compile.
+    Found on the host for few rows that are known: what sorts takes long to compile.
     """
 
-    order: np.ndarray
+    strata: np.ndarray
     middle: np.ndarray
     distance: np.ndarray
 
 
-def _ordered(sizes: np.ndarray, count: np.ndarray | None) -> _Ordered:
-    """Returns it of the first `count` sizes; the other rows come last."""
-    sizes = np.where(np.isnan(sizes), np.inf, sizes).astype(sizes.dtype)
-    m = len(sizes) if count is None else int(count)
-    order = np.append(np.argsort(sizes[:m], kind="stable"), np.arange(m, len(sizes)))
+def _ordered(sizes: np.ndarray, num_rows: int, num_bins: int | None) -> _Ordered:
+    """Returns what `sizes` tell, filled up to `num_rows` rows."""
+    m = len(sizes)
+    # Without bins, of label sets, each size is a stratum.
+    groups = sizes if num_bins is None else strata.known_groups(sizes, num_bins)
     return _Ordered(
-        order=order.astype(np.int32),
-        middle=sizes[order[[(m - 1) // 2, m // 2]]],
-        distance=known_median_distance(sizes[:m]),
+        strata=_batching.repeated(groups, num_rows),
+        middle=np.sort(sizes)[[(m - 1) // 2, m // 2]],
+        distance=known_median_distance(sizes),
     )
 
 
 @_tree.jit
 def _float_sizes(sets):
-    return at_least_single(as_float(_sets.closed_form_sizes(sets)))
+    return as_float(_sets.closed_form_sizes(sets))
 
 
-def _summary(sets, y, groups, count, by_size, **options):
+def _summary(sets, y, groups, count, by_size, num_bins, **options):
     """Returns `summary` of checked arguments."""
-    ordered = None
-    if by_size and 0 < len(y) <= _FEW_ROWS and _batching.on_host(sets):
-        ordered = _ordered(np.asarray(_float_sizes(sets)), count)
-    return _in_one(sets, y, groups, count, ordered, **options)
+    ordered, m = None, len(y) if count is None else int(count)
+    if by_size and 0 < m <= _FEW_ROWS:
+        sizes = _float_sizes(sets)
+        if _batching.on_host(sizes):
+            ordered = _ordered(np.asarray(sizes)[:m], len(y), num_bins)
+    return _in_one(sets, y, groups, count, ordered, num_bins=num_bins, **options)
 
 
 @_tree.jit(static_argnames=("num_groups", "num_bins", "side"))
@@ -247,8 +249,8 @@ def _in_one(sets, y, groups, count, ordered, alpha, num_groups, num_bins, side):
     found = Summary(_found(known, rates.coverage))
     if has_size(sets):
         way = strata.parted_by(sets, num_bins)  # of label sets, each size is a stratum
-        order = None if ordered is None else ordered.order
-        by_size = strata.strata_rates(count, sets, y, None, way, order)
+        groups_by_size = None if ordered is None else ordered.strata
+        by_size = strata.strata_rates(count, sets, y, None, way, groups_by_size)
         least = strata.least_rate(*by_size)
         violation = strata.largest_violation(*by_size, alpha)
         found |= _found(known, size.mean_size)
