@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
-from jaxcp._numbers import as_float, at_least_single, quotient
+from jaxcp._numbers import as_float, quotient
 from jaxcp.metrics import _sets, intervals, losses, rates, size, strata
 from jaxcp.metrics.dependence import hsic, known_median_distance
 from jaxcp.sets import Interval
@@ -31,6 +31,7 @@ _MANY_FULL = 0.5
 _ON_FULL_SETS = """
 Most sets hold every label: the threshold is the largest score that a label can have.
 That happens to deterministic APS by ties; APS(randomized=True), LAC() do not tie."""
+_shaped_sizes = jax.jit(_sets.closed_form_sizes)  # traced once for sets of a shape
 _OF_SIZES = size.mean_finite_size, rates.empty_rate, size.infinite_rate
 _OF_INTERVALS = intervals.winkler_score, intervals.coverage_width_criterion
 _OF_BOUNDS = intervals.mean_bound, intervals.pinball
@@ -260,7 +261,8 @@ def _in_one(sets, y, groups, count, ordered, alpha, num_groups, num_bins, side):
         else:
             sizes, m = _float_sizes(sets), len(y) if count is None else count
             found["median_size"] = size.mean_of_middle(sizes, ordered.middle, m)
-            of_hsic = {**known, "sizes": sizes / ordered.distance, "bandwidths": (2.0, 2.0)}
+            in_distances = {"sizes": sizes / ordered.distance, "bandwidths": (2.0, 2.0)}
+            of_hsic = known | in_distances
         found |= _found(known, *_OF_SIZES)
         found["min_size_stratified_coverage"] = least
         found["size_stratified_coverage_violation"] = violation
@@ -291,7 +293,7 @@ def _found(known, *metrics):
 def has_size(sets: Any) -> bool:
     """Returns whether sets have a size in closed form."""
     try:
-        jax.eval_shape(_sets.closed_form_sizes, sets)
+        _shaped_sizes.eval_shape(sets)
     except ValueError:
         return False
     return True
