@@ -285,7 +285,7 @@ def known_median_distance(sizes: np.ndarray) -> np.ndarray:
     key_dtype = key_type(dtype)
     ordered = np.sort(sizes[np.isfinite(sizes)].astype(dtype))
     after = ordered.searchsorted(ordered, side="right")
-    passed = after.sum()
+    passed = after.sum()  # pairs that are no larger: the others are `total`
     total = len(ordered) ** 2 - passed
 
     def distance(key: int) -> np.ndarray:

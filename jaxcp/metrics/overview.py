@@ -209,21 +209,9 @@ class _Ordered(NamedTuple):
     Found on the host for few rows that are known: what sorts takes long to compile.
     """
 
-    strata: np.ndarray
-    middle: np.ndarray
-    distance: np.ndarray
-
-
-def _ordered(sizes: np.ndarray, num_rows: int, num_bins: int | None) -> _Ordered:
-    """Returns what `sizes` tell, filled up to `num_rows` rows."""
-    m = len(sizes)
-    # Without bins, of label sets, each size is a stratum.
-    groups = sizes if num_bins is None else strata.known_groups(sizes, num_bins)
-    return _Ordered(
-        strata=_batching.repeated(groups, num_rows),
-        middle=np.sort(sizes)[[(m - 1) // 2, m // 2]],
-        distance=known_median_distance(sizes),
-    )
+    strata: np.ndarray | None = None
+    middle: np.ndarray | None = None
+    distance: np.ndarray | None = None
 
 
 @_tree.jit
@@ -233,11 +221,17 @@ def _float_sizes(sets):
 
 def _summary(sets, y, groups, count, by_size, num_bins, **options):
     """Returns `summary` of checked arguments."""
-    ordered, m = None, len(y) if count is None else int(count)
-    if by_size and 0 < m <= _FEW_ROWS:
-        sizes = _float_sizes(sets)
-        if _batching.on_host(sizes):
-            ordered = _ordered(np.asarray(sizes)[:m], len(y), num_bins)
+    ordered, m = _Ordered(), len(y) if count is None else int(count)
+    few = by_size and 0 < m <= _FEW_ROWS
+    if few and _batching.on_host(sizes := _float_sizes(sets)):
+        sizes = np.asarray(sizes)[:m]
+        # Without bins, of label sets, each size is a stratum.
+        by_row = sizes if num_bins is None else strata.known_groups(sizes, num_bins)
+        ordered = _Ordered(
+            strata=_batching.repeated(by_row, len(y)),
+            middle=np.sort(sizes)[[(m - 1) // 2, m // 2]],
+            distance=known_median_distance(sizes),
+        )
     return _in_one(sets, y, groups, count, ordered, num_bins=num_bins, **options)
 
 
@@ -250,17 +244,16 @@ def _in_one(sets, y, groups, count, ordered, alpha, num_groups, num_bins, side):
     found = Summary(_found(known, rates.coverage))
     if has_size(sets):
         way = strata.parted_by(sets, num_bins)  # of label sets, each size is a stratum
-        groups_by_size = None if ordered is None else ordered.strata
-        by_size = strata.strata_rates(count, sets, y, None, way, groups_by_size)
+        by_size = strata.strata_rates(count, sets, y, None, way, ordered.strata)
         least = strata.least_rate(*by_size)
         violation = strata.largest_violation(*by_size, alpha)
         found |= _found(known, size.mean_size)
         of_hsic = known
-        if ordered is None:
+        if ordered.middle is None:
             found |= _found(known, size.median_size)
         else:
-            sizes, m = _float_sizes(sets), len(y) if count is None else count
-            found["median_size"] = size.mean_of_middle(sizes, ordered.middle, m)
+            sizes = _float_sizes(sets)
+            found["median_size"] = size.mean_of_middle(sizes, ordered.middle)
             in_distances = {"sizes": sizes / ordered.distance, "bandwidths": (2.0, 2.0)}
             of_hsic = known | in_distances
         found |= _found(known, *_OF_SIZES)

@@ -151,13 +151,12 @@ def median_size(count: Count, sets: Set | ArrayLike) -> Array:
     m = len(sizes) if count is None else count
     ranks = jnp.array([(m + 1) // 2, m // 2 + 1])
     middle = kth_smallest(sizes, ranks, where=counting(len(sizes), count))
-    return mean_of_middle(sizes, middle, m)
+    return jnp.where(m == 0, jnp.nan, mean_of_middle(sizes, middle))
 
 
-def mean_of_middle(sizes: Array, middle: Array, m: int | Array) -> Array:
-    """Returns the median of m sizes by the two in the middle, NaN if one is unknown."""
-    unknown = jnp.any(jnp.isnan(sizes)) | (m == 0)
-    return jnp.where(unknown, jnp.nan, mean(middle))
+def mean_of_middle(sizes: Array, middle: Array) -> Array:
+    """Returns the median of sizes by the two in the middle, NaN if one is unknown."""
+    return jnp.where(jnp.any(jnp.isnan(sizes)), jnp.nan, mean(middle))
 
 
 @metric(_sets.of_sets)
