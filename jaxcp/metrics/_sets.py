@@ -15,7 +15,7 @@ from jax import Array
 
 from jaxcp import _arrays, _batching, _checks, _names, _tree
 from jaxcp.held.taking import codes_of_clusters
-from jaxcp.quantiles.levels import alpha_as_float, as_alpha
+from jaxcp.quantiles.levels import as_alpha
 from jaxcp.sets import Interval, LabelSet
 from jaxcp.typing import HasLabels, HasShapes, HasSize, HasWidths, Set
 
@@ -170,7 +170,10 @@ def check_level(alpha):
     """Returns one miscoverage level as a float, after checks."""
     alpha = as_alpha(alpha)
     _checks.check_scalars(alpha=alpha)
-    return alpha_as_float(alpha)
+    if isinstance(alpha, Array):
+        return alpha
+    # Of numpy: a program takes it in less time than to put it on a device.
+    return np.asarray(alpha, jax.dtypes.canonicalize_dtype(float))
 
 
 def check_sizes(sets, sizes):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from jaxcp import _batching, _checks, _tree
@@ -13,7 +15,7 @@ from jaxcp._arrays import as_array
 from jaxcp._numbers import as_float, at_least_single, kept, quotient, unless_nan
 from jaxcp.metrics import _sets
 from jaxcp.metrics._sets import Count, metric
-from jaxcp.quantiles._keys import bisect_floats, num_passed
+from jaxcp.quantiles._keys import bisect_floats, key_type, num_passed
 from jaxcp.typing import ArrayLike, Set
 
 _PERMUTATIONS = 64  # at a time, for which kernels are computed once
@@ -272,3 +274,28 @@ def _median_distance(sizes):
         return jnp.sum(closer) < total / 2
 
     return jnp.where(total > 0, bisect_floats(falls_short, sizes.dtype), 1)
+
+
+def known_median_distance(sizes: np.ndarray) -> np.ndarray:
+    """Returns `_median_distance` on the host, of fewer than 2^24 pairs to the last bit.
+
+    It takes a third of the time to compile of a summary.
+    """
+    dtype = np.promote_types(sizes.dtype, np.float32)
+    key_dtype = key_type(dtype)
+    ordered = np.sort(sizes[np.isfinite(sizes)].astype(dtype))
+    after = ordered.searchsorted(ordered, side="right")
+    passed = after.sum()  # pairs that are no larger: the others are `total`
+    total = len(ordered) ** 2 - passed
+
+    def distance(key: int) -> np.ndarray:
+        return np.array(key, key_dtype).view(dtype)
+
+    def reaches(key: int) -> bool:
+        end = ordered.searchsorted(ordered + distance(key))
+        return np.maximum(end, after).sum() - passed >= total / 2
+
+    infinity = np.array(np.inf, dtype).view(key_dtype).item()
+    with np.errstate(over="ignore"):
+        key = bisect_left(range(infinity), True, key=reaches)
+    return distance(key - 1) if total else np.ones((), dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Iterable, KeysView
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax import Array
 from jaxcp import _arrays, _batching, _checks, _names, _tree
 from jaxcp._numbers import as_float, quotient
 from jaxcp.metrics import _sets, intervals, losses, rates, size, strata
-from jaxcp.metrics.dependence import hsic
+from jaxcp.metrics.dependence import hsic, known_median_distance
 from jaxcp.sets import Interval
 from jaxcp.sets.basic import as_intervals
 from jaxcp.typing import ArrayLike, HasLabels, Set
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _HSIC_ROWS = 20_000
+_FEW_ROWS = 2**12  # whose sizes are sorted on the host
 _ETA = 30.0  # the weight of the coverage in the criterion of coverage and width
 _FEW = 20  # numbers of an array that are shown, and groups and classes of a metric
 _MANY_FULL = 0.5
 _ON_FULL_SETS = """
 Most sets hold every label: the threshold is the largest score that a label can have.
 That happens to deterministic APS by ties; APS(randomized=True), LAC() do not tie."""
-_OF_SIZES = size.mean_size, size.median_size, size.mean_finite_size
-_OF_SIZES += rates.empty_rate, size.infinite_rate
+_shaped_sizes = jax.jit(_sets.closed_form_sizes)  # traced once for sets of a shape
+_OF_SIZES = size.mean_finite_size, rates.empty_rate, size.infinite_rate
 _OF_INTERVALS = intervals.winkler_score, intervals.coverage_width_criterion
 _OF_BOUNDS = intervals.mean_bound, intervals.pinball
 _OF_LABELS = rates.full_rate, rates.singleton_rate, rates.class_coverage
@@ -140,7 +141,8 @@ def summary(
 
     Cost:
       That of its metrics, in one program: O(m^2) time for sets with a size and at most
-      20,000 rows (for `hsic`), else O(m log m).
+      20,000 rows (for `hsic`), else O(m log m). Sizes of up to 4,096 known rows are put
+      in order before, on the host.
 
     See also:
       metrics.coverage, metrics.mean_size, metrics.by_group, metrics.mean_loss,
@@ -174,6 +176,7 @@ def summary(
     is_line = issubclass(type(ends), Interval)
     options["side"] = intervals.side_of(ends, side) if is_line else None
     rows = sets, y, given.codes
+    options["by_size"] = by_size
     found = _batching.counted(_summary, *rows, by_pairs=by_size, **options)
     if own is not None:
         found["mean_loss"], found["mean_loss_error"] = own
@@ -201,8 +204,40 @@ def _by_name(found, names):
     return jax.tree.map(_as_plain, flat) if known else flat
 
 
+class _Ordered(NamedTuple):
+    """What sizes in order tell: strata, the two in the middle, the median distance.
+
+    Found on the host for few rows that are known: what sorts takes long to compile.
+    """
+
+    strata: np.ndarray | None = None
+    middle: np.ndarray | None = None
+    distance: np.ndarray | None = None
+
+
+@_tree.jit
+def _float_sizes(sets):
+    return as_float(_sets.closed_form_sizes(sets))
+
+
+def _summary(sets, y, groups, count, by_size, num_bins, **options):
+    """Returns `summary` of checked arguments."""
+    ordered, m = _Ordered(), len(y) if count is None else int(count)
+    few = by_size and 0 < m <= _FEW_ROWS
+    if few and _batching.on_host(sizes := _float_sizes(sets)):
+        sizes = np.asarray(sizes)[:m]
+        # Without bins, of label sets, each size is a stratum.
+        by_row = sizes if num_bins is None else strata.known_groups(sizes, num_bins)
+        ordered = _Ordered(
+            strata=_batching.repeated(by_row, len(y)),
+            middle=np.sort(sizes)[[(m - 1) // 2, m // 2]],
+            distance=known_median_distance(sizes),
+        )
+    return _in_one(sets, y, groups, count, ordered, num_bins=num_bins, **options)
+
+
 @_tree.jit(static_argnames=("num_groups", "num_bins", "side"))
-def _summary(sets, y, groups, count, alpha, num_groups, num_bins, side):
+def _in_one(sets, y, groups, count, ordered, alpha, num_groups, num_bins, side):
     """Returns `summary` of checked arguments, in one program."""
     known = {"count": count, "sets": sets, "y": y, "alpha": alpha, "eta": _ETA}
     known |= {"groups": groups, "num_groups": num_groups, "bandwidths": None}
@@ -210,14 +245,23 @@ def _summary(sets, y, groups, count, alpha, num_groups, num_bins, side):
     found = Summary(_found(known, rates.coverage))
     if has_size(sets):
         way = strata.parted_by(sets, num_bins)  # of label sets, each size is a stratum
-        by_size = strata.strata_rates(count, sets, y, None, way)
+        by_size = strata.strata_rates(count, sets, y, None, way, ordered.strata)
         least = strata.least_rate(*by_size)
         violation = strata.largest_violation(*by_size, alpha)
+        found |= _found(known, size.mean_size)
+        of_hsic = known
+        if ordered.middle is None:
+            found |= _found(known, size.median_size)
+        else:
+            sizes = _float_sizes(sets)
+            found["median_size"] = size.mean_of_middle(sizes, ordered.middle)
+            in_distances = {"sizes": sizes / ordered.distance, "bandwidths": (2.0, 2.0)}
+            of_hsic = known | in_distances
         found |= _found(known, *_OF_SIZES)
         found["min_size_stratified_coverage"] = least
         found["size_stratified_coverage_violation"] = violation
         if len(y) <= _HSIC_ROWS:
-            found |= _found(known, hsic)
+            found |= _found(of_hsic, hsic)
     ends = as_intervals(sets)
     if isinstance(ends, Interval):
         of = _OF_INTERVALS if side is None else _OF_BOUNDS
@@ -243,7 +287,7 @@ def _found(known, *metrics):
 def has_size(sets: Any) -> bool:
     """Returns whether sets have a size in closed form."""
     try:
-        jax.eval_shape(_sets.closed_form_sizes, sets)
+        _shaped_sizes.eval_shape(sets)
     except ValueError:
         return False
     return True

@@ -150,9 +150,13 @@ def median_size(count: Count, sets: Set | ArrayLike) -> Array:
     sizes = as_float(_sets.closed_form_sizes(sets))
     m = len(sizes) if count is None else count
     ranks = jnp.array([(m + 1) // 2, m // 2 + 1])
-    unknown = jnp.any(jnp.isnan(sizes)) | (m == 0)
     middle = kth_smallest(sizes, ranks, where=counting(len(sizes), count))
-    return jnp.where(unknown, jnp.nan, mean(middle))
+    return jnp.where(m == 0, jnp.nan, mean_of_middle(sizes, middle))
+
+
+def mean_of_middle(sizes: Array, middle: Array) -> Array:
+    """Returns the median of sizes by the two in the middle, NaN if one is unknown."""
+    return jnp.where(jnp.any(jnp.isnan(sizes)), jnp.nan, mean(middle))
 
 
 @metric(_sets.of_sets)

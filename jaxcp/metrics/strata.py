@@ -18,6 +18,7 @@ from jaxcp.typing import ArrayLike, HasLabels, Set
 
 # With more rows and no more strata, selecting where strata end beats sorting the rows.
 _MANY_ROWS, _FEW_BINS = 2**14, 16
+_FEW_EDGES = 32  # with which each size is compared: a search takes long to compile
 
 
 @_tree.pytree
@@ -75,9 +76,9 @@ def _ends(count, num_runs):
     return runs * length + runs - (runs - longer).clip(0)
 
 
-def strata_rates(count, sets, y, sizes, way):
+def strata_rates(count, sets, y, sizes, way, groups=None):
     """Returns the coverage of each stratum, and its number of rows if it counts."""
-    order, groups, sizes, num_groups = _parted(sets, sizes, way, count)
+    order, groups, sizes, num_groups = _parted(sets, sizes, way, count, groups)
     covered = _sets.where_known(_sets.is_covered(sets, y), sizes)
     rates, counts = rates_of(covered[order], groups, num_groups)
     return rates, jnp.where(jnp.arange(num_groups) < way.first, 0, counts)
@@ -86,17 +87,19 @@ def strata_rates(count, sets, y, sizes, way):
 _rates = metric(_of_strata)(strata_rates)
 
 
-def _parted(sets, sizes, way, count=None):
+def _parted(sets, sizes, way, count=None, groups=None):
     """Returns an order of rows, their strata in it, the sizes and the number of strata.
 
-    Not the strata of the rows as they came: a scatter takes long to compile. Rows after
-    the first `count` have a stratum of their own beyond the last.
+    Not the strata of the rows as they came, unless `groups` are known: a scatter takes
+    long to compile. Rows after the first `count` have a stratum of their own beyond the
+    last.
     """
     sizes = _sets.closed_form_sizes(sets) if sizes is None else sizes
-    if way.num_bins is None:
-        edges = jnp.asarray(way.edges)
-        groups = jnp.searchsorted(edges, sizes, side="left")
-        num_groups = len(edges) + 1
+    num_groups = way.num_bins or len(way.edges) + 1
+    if groups is None and way.num_bins is None:
+        method = "compare_all" if num_groups <= _FEW_EDGES else "scan"
+        groups = jnp.searchsorted(jnp.asarray(way.edges), sizes, method=method)
+    if groups is not None:
         return slice(None), _numbers.kept(groups, count, num_groups), sizes, num_groups
     keys = to_keys(sizes)
     keys = _numbers.kept(keys, count, jnp.iinfo(keys.dtype).max)
@@ -110,6 +113,15 @@ def _parted(sets, sizes, way, count=None):
     else:
         groups = jnp.sum(places[:, None] >= ends[None], axis=1)
     return jnp.argsort(keys, stable=True), groups, sizes, way.num_bins
+
+
+def known_groups(sizes: np.ndarray, num_bins: int) -> np.ndarray:
+    """Returns the stratum of each row, in bins, on the host: NaN counts as +inf."""
+    order = np.argsort(np.fmin(sizes, np.inf), kind="stable")
+    groups = np.empty(len(sizes), np.int32)
+    ends = _ends(len(sizes), num_bins)
+    groups[order] = np.searchsorted(ends, np.arange(len(sizes)), side="right")
+    return groups
 
 
 def _groups_between(keys, ends):

@@ -311,16 +311,18 @@ def crps_among(
     values, y = at_least_single(values.astype(dtype)), at_least_single(y.astype(dtype))
     if weights is not None:
         values = jnp.where(weights > 0, values, 0)
+    largest = lax.stop_gradient(jnp.max(values))  # NaN if one is
     if weights is None:
-        atoms = _in_order(values)
+        atoms, shares = _in_order(values), None
     elif weights.dtype == bool:  # what does not count comes last
-        last = lax.stop_gradient(jnp.max(values))
-        atoms = _in_order(jnp.where(weights, values, last))
-        weights = (jnp.arange(n) < jnp.sum(weights)).astype(values.dtype)
+        atoms, count = _in_order(jnp.where(weights, values, largest)), jnp.sum(weights)
+        counts = (jnp.arange(n) < count).astype(values.dtype)
+        shares = quotient(counts, count)
     else:
         pairs = values, weights.astype(values.dtype)
         atoms, weights = lax.sort(pairs, num_keys=1)
-    return unless_nan(values, _of_sorted(fair, atoms, y, weights)).astype(dtype)
+        shares = quotient(weights, jnp.sum(weights))
+    return unless_nan(largest, _of_sorted(fair, atoms, y, shares)).astype(dtype)
 
 
 @jax.custom_jvp
@@ -332,18 +334,16 @@ def _in_order(values):
 _in_order.defjvp(lambda *of: jax.jvp(lax.sort, *of))
 
 
-def _of_sorted(fair, atoms, y, weights):
-    """Returns the CRPS from sorted atoms (n,) and their weights, at targets (m,)."""
-    n, finite = atoms.size, jnp.isfinite(atoms)
-    if weights is None:  # (2 i - n) / n, for n^2 leaves the range of integers
+def _of_sorted(fair, atoms, y, shares):
+    """Returns the CRPS from sorted atoms (n,) and their masses, at targets (m,)."""
+    n, finite, weighted = atoms.size, jnp.isfinite(atoms), shares is not None
+    if not weighted:  # (2 i - n) / n, for n^2 leaves the range of integers
         below = (jnp.arange(n + 1) / n).astype(atoms.dtype)
         shares = jnp.full(n, 1 / n, atoms.dtype)
-    else:
-        shares = quotient(weights, jnp.sum(weights))
     center = lax.stop_gradient(jnp.sum(shares * jnp.where(finite, atoms, 0)))
     atoms, z = jnp.where(finite, atoms - center, 0), y - center
     moments = shares * atoms
-    if weights is None:
+    if not weighted:
         sums = jnp.append(0, jnp.cumsum(moments))
     else:  # side by side, in one pass
         sums = jnp.cumsum(jnp.stack([moments, shares]), axis=1)
@@ -353,4 +353,4 @@ def _of_sorted(fair, atoms, y, weights):
     spread = jnp.sum(moments * (below[:-1] + below[1:] - 1))
     if fair:
         spread = spread / (1 - jnp.sum(shares**2))
-    return jnp.where(jnp.all(finite), near - spread, jnp.inf)
+    return jnp.where(finite[0] & finite[-1], near - spread, jnp.inf)

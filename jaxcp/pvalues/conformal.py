@@ -160,14 +160,15 @@ def masses_of_keys(keys, test_keys, weights=None):
     if weights is not None and weights.dtype == bool:  # rows below all do not count
         counted = jnp.where(weights, keys, jnp.iinfo(keys.dtype).min)
         return *masses_of_keys(counted, test_keys)[:2], jnp.sum(weights)
-    if weights is None:
-        keys, mass = lax.sort(keys), jnp.arange(keys.size + 1)[::-1]
-    else:
-        keys, weights = lax.sort((keys, weights), num_keys=1)
-        mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
-        mass = lax.cummin(mass)  # a sum may round to more than one of more terms
     # Integers up to k are those below k + 1.
-    at_least, above = mass[num_below(keys, jnp.stack([test_keys, test_keys + 1]))]
+    test_keys = jnp.stack([test_keys, test_keys + 1])
+    if weights is None:
+        at_least, above = keys.size - num_below(lax.sort(keys), test_keys)
+        return at_least, above, keys.size
+    keys, weights = lax.sort((keys, weights), num_keys=1)
+    mass = jnp.append(jnp.cumsum(weights[::-1])[::-1], 0)
+    mass = lax.cummin(mass)  # a sum may round to more than one of more terms
+    at_least, above = mass[num_below(keys, test_keys)]
     return at_least, above, mass[0]
 
 

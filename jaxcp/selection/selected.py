@@ -39,6 +39,8 @@ from jaxcp.typing import AnySet, ArrayLike, HasEnds, HasPieces, Number, PyTree, 
 if TYPE_CHECKING:
     import pandas as pd
 
+_FEW_RANKS = 2**10  # which take less time on the host than to call a program
+
 
 class SelectionRule:
     """What rules share: the number of a prediction that they go by.
@@ -98,7 +100,9 @@ class Top(SelectionRule):
         last = kth_smallest(test, len(test) - self.k)  # the first that is left out
         keys, test, last = _keys(numbers, test, last)
         # Of those that tie with it the lower index goes first, as does row i at j.
-        early = jnp.cumsum(test == last) <= self.k - jnp.sum(test > last)
+        places = jnp.arange(len(test))  # no sum up to each: it takes long to compile
+        ties = jnp.where(test == last, places, len(test))
+        early = places < kth_smallest(ties, self.k - jnp.sum(test > last) + 1)
         return (test > last) | ((test == last) & early), (keys, last + ~early)
 
 
@@ -482,7 +486,8 @@ class SelectedCalibration(Rule):
         """Returns the rank among r rows, for r = 0, ..., n: (n + 1,) or (n + 1, c)."""
         counts = np.arange(len(self.held.values) + 1)
         counts = counts.reshape(-1, *(1 for _ in self.components))
-        counts = _batching.on_device(counts)
+        if len(counts) > _FEW_RANKS:
+            counts = _batching.on_device(counts)
         return ranks(counts, split_alpha(alpha, self.components))
 
     def weights_at(self, place, null=False):

@@ -183,6 +183,15 @@ def hsic_by_loops(sizes, covered, s1, s2):
     return np.sqrt(np.trace(k @ h @ l_ @ h)) / (n - 1)
 
 
+@pytest.mark.parametrize("k", [4, 40])
+def test_strata_of_few_and_of_many_sizes_are_the_numbers_of_labels(k):
+    counts = np.random.default_rng(k).integers(0, k + 1, 200)
+    sets = LabelSet(jnp.asarray(np.arange(k) < counts[:, None]))
+    found = metrics.size_strata(sets)
+    assert found.num_groups == k + 1
+    assert_array_equal(found.groups, counts)
+
+
 def test_hsic_against_matrices():
     rng = np.random.default_rng(0)
     sizes, covered = rng.exponential(size=60), rng.random(60) < 0.7

@@ -1,6 +1,7 @@
 """All metrics of some sets in one dict, and what they are of each row."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxcp
 from jaxcp import metrics, scores
+from jaxcp.metrics import dependence
 from jaxcp.sets import Interval, LabelSet, LevelSet
 from rows import sized
 
@@ -196,3 +198,31 @@ def test_ends_in_a_frame_go_by_their_names():
             raise ValueError("y with digits that single precision can hold")
         far = np.array([1e9, 1e9 + 1, 1e9 + 2]) + 0.3
         metrics.coverage(np.stack([far - 1, far + 1], axis=1), far)
+
+
+@pytest.mark.parametrize("m", [1, 2, 9, 200])
+@pytest.mark.parametrize("kind", ["numbers", "ties", "infinite", "unknown", "labels"])
+def test_sizes_in_order_on_the_host_are_those_of_programs(kind, m):
+    """To the last bit: strata, medians of sizes and of distances."""
+    rng = np.random.default_rng(m)
+    sizes = rng.exponential(size=m).astype(np.float32)
+    if kind == "ties":
+        sizes = np.round(2 * sizes)
+    if kind == "infinite":
+        sizes[: m // 3] = np.inf
+    if kind == "unknown":
+        sizes[-1] = np.nan
+    sets, y = sized(sizes, rng.random(m) < 0.8)
+    if kind == "labels":
+        sets, y = LabelSet(rng.random((m, 4)) < 0.5), rng.integers(0, 4, m)
+    known = metrics.summary(sets, y, 0.1)
+    traced = jax.jit(metrics.summary)(sets, y, 0.1)
+    assert list(known) == list(traced)
+    for name, value in traced.items():
+        assert_allclose(known[name], value, rtol=1e-6, err_msg=name)
+    for name in ("median_size", *filter(re.compile("size_strat").search, traced)):
+        value = traced[name]
+        assert_array_equal(np.asarray(known[name], value.dtype), value, name)
+    found = metrics.sizes(sets).astype(float)
+    distance = dependence.known_median_distance(np.asarray(found))
+    assert_array_equal(distance, dependence._median_distance(found))

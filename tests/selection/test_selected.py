@@ -588,3 +588,12 @@ def test_frames_name_the_selected_rows_and_rules_are_made():
     for wrong in (20, selection.top):
         with pytest.raises(ValueError, match=r"selection.top\(20\), got"):
             selection.calibrate_selected(*rows, rule=wrong)
+
+
+@pytest.mark.parametrize("n", [9, 1500])
+def test_ranks_of_few_and_of_many_counts_are_the_same(n):
+    """On the host up to 1,024 counts, else in a program."""
+    rows = jnp.arange(float(n)), jnp.arange(float(n)) + 1
+    cp = selection.calibrate_selected(ABSOLUTE, *rows, rule=selection.top(2))
+    expected = [r + 1 - (r + 1) // 10 for r in range(n + 1)]
+    assert_array_equal(cp.rank(0.1), expected)
