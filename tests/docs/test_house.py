@@ -13,7 +13,7 @@ from pathlib import Path
 import jaxcp
 
 ROOT = Path(jaxcp.__file__).parent
-TOKENS = 272_700  # of this tree; what an issue names is added by what it uses
+TOKENS = 278_800  # of this tree; what an issue names is added by what it uses
 ROOM = 0.02  # so that a score or a rule fits without a change here
 LINES_OF_A_FILE = 500  # lines of code: a file is one task
 MODULES_AT_THE_TOP = 12  # _arrays.py to typing.py, besides __init__.py
