@@ -61,7 +61,7 @@ if jax.__version__.startswith("0.10."):  # in which they are known to be as they
 # Tracing makes objects by the million, few of which are garbage: the collector is
 # told to look for it less often, and never among what was imported.
 gc.set_threshold(50_000, 20, 100)
-_MUCH_MEMORY = 4e9  # of a worker, in bytes
+_MUCH_MEMORY = 6e9  # of a worker, in bytes
 
 pytest_plugins = ["reach"]
 
@@ -114,7 +114,7 @@ def memory():
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
-    """Programs are dropped at the end of a file once there are gigabytes of them."""
+    """Programs are dropped at the end of a file once there are many gigabytes."""
     yield
     if memory() > _MUCH_MEMORY:
         jax.clear_caches()

@@ -69,7 +69,7 @@ def test_few_programs(key, programs):
         (lambda: system.quantile(y, [0.1, 0.9], side="upper"), 2),  # and alpha's type
         (lambda: system.crps(y, y), 1),
         (lambda: metrics.worst_slab_coverage(key, ends, y, x), 1),
-        (lambda: metrics.summary(ends, y, 0.1), 1),
+        (lambda: metrics.summary(ends, y, 0.1), 2),  # sizes first, put in order here
         (lambda: datasets.heteroscedastic(key, 37), 1),
         (lambda: resampling.leave_one_out(37), 1),
         (lambda: datasets.class_posterior(x[:, :2], num_classes=4), 1),

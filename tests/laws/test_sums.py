@@ -384,7 +384,7 @@ REASONS = {
     "pvalues.conformal._ranks_in_order pvalues.martingales._split_runs "
     "pvalues.selecting._kept quantiles._chunks.select quantiles._groups.first_keys "
     "quantiles._rows._search quantiles._rows._places_among resampling._block_bootstrap "
-    "risk.testing._counts scores.multioutput.HDPCP._kept selection.selected.Top.chosen "
+    "risk.testing._counts scores.multioutput.HDPCP._kept "
     "sets.labels._listed volumes.estimate._chosen",
     "the sum of blocks itself, with its slope": "_arrays.sums_of_groups "
     "_arrays._sums_of_many_groups _arrays._sums_of_many_groups_jvp",
