@@ -61,8 +61,8 @@ def conformal_quantile(
 
     Cost:
       O(n) time and no sort: one count of the scores for each of the 32 bits of a float,
-      or four rounds of eight bits for more than 32,768 scores on a CPU. One compilation
-      serves every alpha.
+      or four rounds of eight bits for more than 32,768 scores on a CPU, where up to 512
+      are sorted. One compilation serves every alpha.
 
     References:
       Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, Springer, 2005.
