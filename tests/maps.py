@@ -362,7 +362,7 @@ def git(*command: str) -> str:
 
 def diff(*commits: str, folders=("jaxcp",)) -> dict[str, list[Hunk]]:
     options = "-U0", "--no-color", "--no-ext-diff", "--no-renames"
-    return hunks(git("diff", *options, *commits, "--", *folders))
+    return hunks(git("diff", *options, *commits, "--", *(f"{v}/*.py" for v in folders)))
 
 
 def is_same_code(old: str, new: str) -> bool:
@@ -439,6 +439,18 @@ def changed_tests(ref: str) -> dict[str, set[str]]:
                 if any(hunk.is_in(node) for hunk in replaced)
             }
     return changed
+
+
+def users_of_tables(ref: str) -> dict[str, set[str]]:
+    """Returns files of tests that import a changed one, which may have new rows."""
+    tables = {Path(v).stem for v in diff(ref, folders=["tests"])}
+    tables = {v for v in tables if not v.startswith("test_")}
+    imports = re.compile(rf"^\s*(from|import) ({'|'.join(sorted(tables))})\b", re.M)
+    return {
+        path.relative_to(HERE.parent).as_posix(): set()
+        for path in HERE.rglob("test_*.py")
+        if tables and imports.search(path.read_text())
+    }
 
 
 class Choice(NamedTuple):

@@ -208,9 +208,12 @@ def since(ref, seconds):
     found, slow = maps.read(), maps.read_slow_cases()
     changed = maps.changed_tests(start)
     files, near, far = maps.reaching(found, start)
-    own = {name for name in found.tests if name.partition("::")[0] in changed}
+    in_changed = {name for name in found.tests if name.partition("::")[0] in changed}
+    functions = {f"{file}::{v}" for file, names in changed.items() for v in names}
+    own = {name for name in in_changed if maps.function_of(name) in functions}
     near = (near | own) - slow
-    order = maps.in_turns(found, near) + maps.in_turns(found, far - near - slow)
+    far = (far | in_changed) - near - slow
+    order = maps.in_turns(found, near) + maps.in_turns(found, far)
     chosen, spent = {}, 0.0
     for name in order:
         spent += found.tests[name].cpu
@@ -228,6 +231,7 @@ def since(ref, seconds):
     )
     if not chosen and not changed:
         words += "\nno test reaches what has changed: nothing runs"
+    changed = maps.users_of_tables(start) | changed
     return maps.Choice(chosen, changed, {*found.tests}), words
 
 

@@ -228,6 +228,24 @@ def test_changed_tests_are_known_by_function(project):
 
 
 @needs_git
+def test_files_that_import_a_changed_table_may_have_new_rows(project):
+    first = commit(
+        project,
+        tests__rows="ROWS = 1\n",
+        tests__test_a="import rows\n",
+        tests__test_b="from rows import ROWS\n",
+        tests__test_c="from others import rows\n",
+        jaxcp__a="",
+    )
+    assert maps.users_of_tables(first) == {}
+    (project / "tests/rows.py").write_text("ROWS = 2\n")
+    (project / "jaxcp/CHANGES.md").write_text("* It's no Python.\n")
+    files = "tests/test_a.py", "tests/test_b.py"
+    assert maps.users_of_tables(first) == {file: set() for file in files}
+    assert maps.diff(first) == {}
+
+
+@needs_git
 def test_lines_are_found_where_they_stood(tmp_path):
     old = [f"{v}\n" for v in range(30)]
     new = ["a\n", *old[:5], *old[8:12], "b\n", "c\n", *old[12:20], "d\n", *old[22:]]
