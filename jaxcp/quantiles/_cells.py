@@ -69,7 +69,7 @@ def known_thresholds(
     """
     values = np.where(np.isnan(scores), np.inf, scores) + scores.dtype.type(0)
     values = values.reshape(len(values), math.prod(scores.shape[1:]))
-    counts = np.ones(len(values), bool) if mask is None else mask
+    counts = np.ones(len(values), bool) if mask is None else mask != 0
     if groups is None:
         cells, ranks = [counts], [rank]
     else:

@@ -275,7 +275,7 @@ def _keys_of_rows(x, weights, targets, numbers):
     if _is_many(targets.shape[1], least) and x.shape[1] > 0:
         return _by_sort(*rows)
     brief = weights is None and isinstance(numbers, int) and 0 < numbers <= _BRIEF
-    if brief:
+    if brief and not any(jax.typeof(x).sharding.spec):  # a sort needs a whole row
         return lax.platform_dependent(*rows, cpu=_by_sort, default=_by_bits)
     if few:
         return _by_bits(*rows)

@@ -30,6 +30,8 @@ _WITH_DERIVATIVES = "custom_jvp_call", "custom_vjp_call"
 _FORMAT = 3  # of chunks and settings
 # They change bits of results, and what a trial is as a program does not show all.
 _FLAGS = ("enable_x64", "threefry_partitionable", "default_matmul_precision")
+_AROUND = "threefry_partitionable", "compute_type", "xla_metadata", "cur_abstract_mesh"
+_MUCH_DATA = 2**20  # bytes of constants
 _CURE = "leave it out of the trial, or simulate without a checkpoint"
 
 
@@ -209,8 +211,14 @@ def content_of(program: Any) -> tuple[Hashable, ...] | None:
 
     Arrays count by content, what jax compares by value does so here, and other objects
     and functions of libraries by identity. None if functions of the user are in it,
-    such as callbacks, for these may change.
+    such as callbacks, or arrays of NumPy, for these may change; or much data, which
+    a program that is kept would hold.
     """
+    constants = [*_constants(program)]
+    if not all(isinstance(v, jax.Array) for v in constants):
+        return None
+    if sum(v.nbytes for v in constants) > _MUCH_DATA:
+        return None
     text = re.sub(r"0x[0-9a-f]+", "", str(program))
     reader = Reader()
     for part in _parts(program):
@@ -223,7 +231,8 @@ def content_of(program: Any) -> tuple[Hashable, ...] | None:
             reader.same(part)
         else:
             reader.found.append(part)
-    return hashlib.sha256(text.encode()).hexdigest(), *reader.found
+    flags = tuple(getattr(jax.config, f"jax_{name}", None) for name in _FLAGS)
+    return hashlib.sha256(text.encode()).hexdigest(), flags, *reader.found
 
 
 def _is_lasting(function: Any) -> bool:
@@ -237,12 +246,23 @@ def _parts(program: Any) -> Iterator[Any]:
     yield from getattr(program, "consts", ())
     for equation in program.eqns:
         yield from (np.asarray(v.val) for v in equation.invars if hasattr(v, "val"))
+        # What surrounded it, which no text shows; of another jax it is never the same.
+        yield tuple(repr(getattr(equation.ctx, name, equation.ctx)) for name in _AROUND)
         differentiates = equation.primitive.name in _WITH_DERIVATIVES
         for part in jax.tree.leaves([*equation.params.values()], is_leaf=_is_program):
             if _is_program(part):
                 yield from _parts(part)
             elif not differentiates:  # derivatives are taken before
                 yield getattr(part, "callback_func", getattr(part, "rule", part))
+
+
+def _constants(program: Any) -> Iterator[Any]:
+    """Yields the constants of a program and of those inside of it."""
+    yield from getattr(program, "consts", ())
+    for equation in program.eqns:
+        inside = jax.tree.leaves([*equation.params.values()], is_leaf=_is_program)
+        for part in filter(_is_program, inside):
+            yield from _constants(part)
 
 
 def _captured(program: Any) -> Iterator[Any]:

@@ -76,7 +76,7 @@ def simulate(
     to the last bit. (They depend on the batch size, and so on the number of trials, by
     rounding: XLA may add floats in another order.) A second call compiles nothing,
     unless the values that `trial` closes over have changed; nor does that of a trial
-    defined anew that computes the same, without callbacks.
+    defined anew that computes the same, without callbacks or arrays of NumPy.
 
     With a checkpoint the simulation can be killed at any time, and the same call, on
     any number of devices, goes on to the same results, to the last bit: each chunk of

@@ -189,6 +189,17 @@ def test_rows_stay_on_their_devices(kind, shape):
         assert_array_equal(compiled(x), np.sort(x)[:, 6])
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("n", [20, 512, 4096])
+def test_one_row_over_devices(kind, n):
+    """Few numbers are sorted where they are on one device."""
+    mesh = jax.make_mesh((2,), ("n",), axis_types=(jax.sharding.AxisType[kind],))
+    row = many("spread", (n,), "float32")
+    spread = jax.device_put(row, jax.NamedSharding(mesh, P("n")))
+    for found in (kth_smallest(spread, 7), jax.jit(kth_smallest)(spread, 7)):
+        assert_array_equal(found, np.sort(row)[6])
+
+
 ON_ONE_DEVICE = """
 import jax, numpy as np
 from jaxcp import kth_smallest

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -216,9 +217,9 @@ def test_second_call_traces_nothing(key):
 
 
 READS = """
-import jax, jax.numpy as jnp, numpy as np
+import jax, jax.numpy as jnp
 
-size, table = {size}, np.array({table})
+size, table = {size}, jnp.array({table})
 def helper(x):
     return {helper}
 
@@ -300,6 +301,34 @@ def test_results_in_other_places_share_a_program(key, batches):
     )
     assert len(batches) == 1
     assert_array_equal(named["b"], bits)
+
+
+def test_draws_are_those_of_the_flag_of_now(key):
+    """Of the same trial, one that is defined anew, and one that sets it itself."""
+
+    def made(*flag):
+        def trial(key):
+            with jax.threefry_partitionable(*flag) if flag else nullcontext():
+                return jax.random.normal(key, (3,))
+
+        return trial
+
+    lasting = made()
+    for flag in (True, False, True):
+        with jax.threefry_partitionable(flag):
+            expected = jax.random.normal(jax.random.fold_in(key, 1), (3,))
+            for trial in (lasting, made(), made(flag)):
+                found = jaxcp.simulate(trial, key, 2)[1]
+                assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_arrays_of_numpy_may_change_in_place(key):
+    table = np.zeros(3)  # in double precision: jax keeps a copy of its own
+    made = lambda: lambda key: jnp.sum(table)  # noqa: E731
+    for total in (0, 3):
+        assert_array_equal(jaxcp.simulate(made(), key, 2), np.full(2, total))
+        table += 1
+        gc.collect()
 
 
 def test_trials_with_callbacks_share_no_program(key):
