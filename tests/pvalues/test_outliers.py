@@ -359,9 +359,9 @@ def test_tests_of_a_batch():
 def test_everything_is_pure():
     """Under jit and vmap as one by one, and no new trace on the second call."""
     keys = jax.random.split(jax.random.key(0), 3)
-    scores = jax.random.normal(keys[0], (3, 40))
-    test = jax.random.normal(keys[1], (3, 25))
-    u = jax.random.uniform(keys[2], (3, 25))
+    scores = np.asarray(jax.random.normal(keys[0], (3, 40)))
+    test = np.asarray(jax.random.normal(keys[1], (3, 25)))
+    u = np.asarray(jax.random.uniform(keys[2], (3, 25)))
 
     def run(scores, test, u):
         p = outliers.outlier_p_values(scores, test, u=u)
