@@ -362,6 +362,20 @@ def test_a_set_holds_what_has_a_large_p_value(name):
         assert_array_equal(inside, np.asarray(p)[found.indices] > alpha)
 
 
+def test_masked_rows_do_not_count_for_the_cut():
+    mu, y, test, targets = rows()
+    mask = np.arange(20) % 3 > 0
+    for rule in [KINDS["bh"]]:
+        fewer = selection.calibrate_selected(ABSOLUTE, mu[mask], y[mask], rule=rule)
+        cp = selection.calibrate_selected(ABSOLUTE, mu, y, rule=rule, mask=mask)
+        ours, theirs = (
+            jax.tree.leaves((c(test, 0.3), c.p_values(test, targets)))
+            for c in (cp, fewer)
+        )
+        for a, b in zip(ours, theirs, strict=True):
+            assert_allclose(a, b, rtol=1e-6)
+
+
 def test_labels_by_name():
     p = np.linspace(0.05, 0.95, 19)
     p, y = np.stack([1 - p, p], 1), np.where(np.arange(19) % 4, "good", "bad")
