@@ -74,11 +74,11 @@ def lazily(namespace: dict[str, Any]) -> Iterator[Callable[[str], Any]]:
 
 def _submodule(package: str, name: str) -> Any:
     """Returns a module of a package; raises AttributeError where there is none."""
-    whole = f"{package}.{name}"
+    module_name = f"{package}.{name}"
     if not name.startswith("__"):
         try:
-            return import_module(whole)
+            return import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name != whole:  # it needs one that is not installed
+            if error.name != module_name:  # it needs one that is not installed
                 raise
     raise import_module("jaxcp.checking.elsewhere").absent(package, name)

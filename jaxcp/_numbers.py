@@ -81,8 +81,8 @@ def exponent_of(values: Array) -> Array:
     """
     info = jnp.finfo(values.dtype)
     bits = lax.bitcast_convert_type(values, f"int{info.bits}")
-    known = (values > 0) & (values < jnp.inf)
-    return jnp.where(known, (bits >> info.nmant) + info.minexp, 0)
+    is_normal = (values > 0) & (values < jnp.inf)
+    return jnp.where(is_normal, (bits >> info.nmant) + info.minexp, 0)
 
 
 def times_power(values: Array, exponent: Array) -> Array:

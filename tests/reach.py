@@ -57,10 +57,10 @@ def import_all():
 class Recorder:
     """Notes lines and branches of the library, test by test, in a file."""
 
-    def __init__(self, part: Path, library: Path = LIBRARY):
+    def __init__(self, part: Path, folder: Path = LIBRARY):
         self.part = part
-        self.library = library
-        self.prefix = f"{library}{os.sep}"
+        self.folder = folder
+        self.prefix = f"{folder}{os.sep}"
         self.lines, self.branches = set(), defaultdict(set)
         self.positions = {}  # of the instructions of a code object
         self.file, self.programs = None, 0
@@ -119,7 +119,7 @@ class Recorder:
             places[code.co_filename] |= {f"{start}>{end}" for end in ends}
         self.lines.clear()
         self.branches.clear()
-        root = self.library.parent
+        root = self.folder.parent
         return {
             Path(file).relative_to(root).as_posix(): sorted(found)
             for file, found in places.items()

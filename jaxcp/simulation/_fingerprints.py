@@ -260,8 +260,7 @@ def _constants(program: Any) -> Iterator[Any]:
     """Yields the constants of a program and of those inside of it."""
     yield from getattr(program, "consts", ())
     for equation in program.eqns:
-        inside = jax.tree.leaves([*equation.params.values()], is_leaf=_is_program)
-        for part in filter(_is_program, inside):
+        for part in _programs_in(equation):
             yield from _constants(part)
 
 
@@ -272,9 +271,14 @@ def _captured(program: Any) -> Iterator[Any]:
         yield from (np.asarray(v.val) for v in equation.invars if hasattr(v, "val"))
         callback = equation.params.get("callback")
         yield getattr(callback, "callback_func", callback)
-        inside = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
-        for part in filter(_is_program, inside):
+        for part in _programs_in(equation):
             yield from _captured(part)
+
+
+def _programs_in(equation: Any) -> Iterator[Any]:
+    """Yields the programs that an operation runs, with their constants."""
+    parts = jax.tree.leaves([*equation.params.values()], is_leaf=_is_program)
+    return filter(_is_program, parts)
 
 
 def _is_program(value):
